@@ -38,7 +38,7 @@ from router.http.asgi import AsgiBridge
 from router.http.connection import HttpConnection
 from router.http.exchange import Exchange, date_line
 from router.http.server import Server
-from router.http.tls import Contexts, DoorContext, door_context
+from router.http.tls import Contexts, ServerTlsContext, door_context
 from router.kv.attach import Memories, refuse_lost_stores
 from router.kv.metrics import memory_metrics
 from router.observe.process import own_metrics
@@ -48,10 +48,10 @@ from router.proxy.responses import Retrieval
 from router.responses.ids import Stored, stored
 from router.responses.owners import Responses
 from router.runtime import logs
-from router.runtime.process import give_back
+from router.runtime.process import trim_memory
 from router.sagemaker.handler import SageMaker
 from router.sagemaker.paths import Operation, Route, path_rules, route
-from router.sessions.attach import give_sessions, let_go, look_after, sessions_of
+from router.sessions.attach import give_sessions, sessions_of, stop_sessions, sweep_sessions
 from router.sessions.metrics import session_metrics
 from router.settings.files import check_chain
 from router.settings.model import Settings
@@ -133,14 +133,14 @@ class Application:
         endpoint = ENDPOINTS.get(exchange.path)
         if endpoint is not None and exchange.method == "POST":
             return self._serve(endpoint, exchange)
-        asked = route(exchange.path, self._prefix)
-        one = stored(exchange.path if asked is None else asked.path)
-        if one is not None and exchange.method != "OPTIONS":
-            return self._retrieve(one, asked, exchange)
-        if asked is not None:
-            if asked.operation is Operation.OPENAI and exchange.method == "GET":
-                return self._models_of(asked, exchange)
-            return self._sagemaker.serve(asked, exchange)
+        sagemaker_route = route(exchange.path, self._prefix)
+        stored_response = stored(exchange.path if sagemaker_route is None else sagemaker_route.path)
+        if stored_response is not None and exchange.method != "OPTIONS":
+            return self._retrieve(stored_response, sagemaker_route, exchange)
+        if sagemaker_route is not None:
+            if sagemaker_route.operation is Operation.OPENAI and exchange.method == "GET":
+                return self._models_of(sagemaker_route, exchange)
+            return self._sagemaker.serve(sagemaker_route, exchange)
         if exchange.method == "OPTIONS" and _is_for_clients(exchange.path):
             return _permit(exchange)
         return self._admin.serve(exchange)
@@ -152,19 +152,21 @@ class Application:
         """
         await self._proxy.serve(endpoint, exchange)
 
-    async def _models_of(self, asked: Route, exchange: Exchange) -> None:
+    async def _models_of(self, sagemaker_route: Route, exchange: Exchange) -> None:
         """List models below a SageMaker endpoint's path, as below `/v1`."""
-        if await self._sagemaker.admits(asked, exchange):
-            exchange.path = asked.path
+        if await self._sagemaker.admits(sagemaker_route, exchange):
+            exchange.path = sagemaker_route.path
             await self._admin.serve(exchange)
 
-    async def _retrieve(self, one: Stored, asked: Route | None, exchange: Exchange) -> None:
+    async def _retrieve(
+        self, stored_response: Stored, sagemaker_route: Route | None, exchange: Exchange
+    ) -> None:
         """Serve the path of a response, which may be below a SageMaker endpoint's."""
-        if asked is not None:
-            if not await self._sagemaker.admits(asked, exchange):
+        if sagemaker_route is not None:
+            if not await self._sagemaker.admits(sagemaker_route, exchange):
                 return
             exchange.keyed = True  # AWS credentials are of no use to a worker
-        await self._retrieval.serve(one, exchange)
+        await self._retrieval.serve(stored_response, exchange)
 
     @property
     def responses(self) -> Responses:
@@ -224,8 +226,8 @@ class Application:
         await self._health.start()
         self.keeper.start()
         self._tasks = [
-            asyncio.create_task(look_after(self.fleet)),
-            asyncio.create_task(give_back(lambda: self._proxy.large_ended)),
+            asyncio.create_task(sweep_sessions(self.fleet)),
+            asyncio.create_task(trim_memory(lambda: self._proxy.large_ended)),
         ]
 
     async def look(self) -> None:
@@ -245,7 +247,7 @@ class Application:
         self._proxy.close()
         for worker in self.fleet.workers:
             worker.upstream.close()
-        await let_go(self.fleet)
+        await stop_sessions(self.fleet)
         await self.responses.stop()
         await asyncio.sleep(0)  # one loop iteration, in which transports close
 
@@ -285,7 +287,7 @@ def _client_rules(settings: Settings, operators: Collection[str], *, apart: bool
 
     The `operators` paths are served there too, unless `apart`: then they have their own listener.
     """
-    keys, admin = _keys(settings.door_keys), _keys(settings.admin_keys)
+    keys, admin = _keys(settings.client_keys), _keys(settings.admin_keys)
     longest = settings.limits.longest
     paths = {
         path: PathRule(keys, "POST", longest(form=endpoint.form), pages=True)
@@ -308,7 +310,7 @@ def _client_rules(settings: Settings, operators: Collection[str], *, apart: bool
         return sagemaker(path)
 
     # Any key entitles to a 404; one of both clients and operators has its name as a client's.
-    known = _keys((*settings.admin.keys, *settings.door_keys)) if settings.door_keys else None
+    known = _keys((*settings.admin.keys, *settings.client_keys)) if settings.client_keys else None
     cors = Cors(settings.cors) if settings.cors else None
     salts = Salts(settings).by_name
     return AccessRules(paths, others, known, cors, salts=salts, steering=settings.steering)
@@ -349,7 +351,7 @@ def create_app(settings: Settings) -> Application:
 log = logging.getLogger("warmroute.reload")
 
 #: Seconds between two checks whether a removed worker has ended its last request.
-FAREWELL_S = 0.2
+DRAIN_POLL_INTERVAL_S = 0.2
 
 
 class RouterServer:
@@ -365,7 +367,7 @@ class RouterServer:
         if self._tls is not None:
             self.door.metrics.add(self._tls.metrics)
         self.server = Server(self.door, settings.shutdown, self._tls)
-        self._farewells: set[asyncio.Task[None]] = set()
+        self._draining: set[asyncio.Task[None]] = set()
         self.at_rest: Callable[[], None] = nothing
         """Called when all is answered, before the learned state is saved; it must not change
         after this."""
@@ -377,7 +379,7 @@ class RouterServer:
         try:
             await self.server.serve(listeners, admin)
         finally:
-            for task in tuple(self._farewells):
+            for task in tuple(self._draining):
                 task.cancel()
             self.at_rest()
             state = self._settings.shutdown.state
@@ -394,14 +396,14 @@ class RouterServer:
             logs.set_up(settings.logs.level, settings.logs.format, self._place)
         self._settings = settings
         for worker in left:
-            task = asyncio.create_task(self._see_off(worker))
-            self._farewells.add(task)
-            task.add_done_callback(self._farewells.discard)
+            task = asyncio.create_task(self._await_drained(worker))
+            self._draining.add(task)
+            task.add_done_callback(self._draining.discard)
 
-    async def _see_off(self, worker: Worker) -> None:
+    async def _await_drained(self, worker: Worker) -> None:
         """Log when a removed worker may be stopped, and end its metric series then."""
         while worker.load.here:  # noqa: ASYNC110 - a load is plain numbers, without events
-            await asyncio.sleep(FAREWELL_S)
+            await asyncio.sleep(DRAIN_POLL_INTERVAL_S)
         log.info("worker %s has left: its last request has ended", worker.name)
         if worker.name not in {other.name for other in self.door.fleet.workers}:
             self.door.metrics.forget(worker.name)
@@ -415,7 +417,7 @@ class RouterServer:
                 log.error("tls: %s", error)
 
 
-def _context(settings: Settings) -> DoorContext | None:
+def _context(settings: Settings) -> ServerTlsContext | None:
     try:
         return door_context(settings.tls) if settings.tls else None
     except ValueError as error:

@@ -27,7 +27,7 @@ from pydantic import BaseModel
 from controller.events.source import binds
 from router.fleet.build import CannotBuild
 from router.http.tls import Validity, complaint, validity
-from router.hyperpod.fields import Fate, Note
+from router.hyperpod.fields import FieldOutcome, Note
 from router.hyperpod.loader import Loaded, take
 from router.settings.errors import SettingsError
 from router.settings.files import Watch
@@ -57,7 +57,7 @@ def changes(old: Settings, new: Settings) -> list[str]:
         f"{path}: {before} → {after}" + (WAITS if path in waiting else "")
         for path, before, after in _differences(old, new)
     ]
-    sentences += _keys("auth", old.door_keys, new.door_keys, _who(old), _who(new))
+    sentences += _keys("auth", old.client_keys, new.client_keys, _who(old), _who(new))
     if _apart(old) != _apart(new):
         sentences.append(f"auth.separate_caches: {_apart(old)} → {_apart(new)}")
     admin = (old.admin.keys, new.admin.keys)
@@ -78,11 +78,11 @@ def _differences(
     old: BaseModel, new: BaseModel, left_out: Iterable[str] = _BY_NAME
 ) -> Iterator[tuple[str, str, str]]:
     """Yield path, old and new text of values that differ; all secrets have the same text."""
-    before, after = ({row.path: row.value for row in describe(one)} for one in (old, new))
+    before, after = ({row.path: row.value for row in describe(settings)} for settings in (old, new))
     for path in {**before, **after}:
-        one, other = before.get(path, "none"), after.get(path, "none")
-        if one != other and not any(map(partial(_is_in, path), left_out)):
-            yield path, one, other
+        previous, current = before.get(path, "none"), after.get(path, "none")
+        if previous != current and not any(map(partial(_is_in, path), left_out)):
+            yield path, previous, current
 
 
 def _is_in(path: str, section: str) -> bool:
@@ -91,7 +91,7 @@ def _is_in(path: str, section: str) -> bool:
 
 def _who(settings: Settings) -> str:
     """Say who may use the inference paths, without names of keys."""
-    if settings.door_keys:
+    if settings.client_keys:
         return "keys"
     return "everyone on this machine" if settings.auth is None else "none"
 
@@ -167,8 +167,8 @@ def _worker(old: tuple[str, WorkerSettings], new: tuple[str, WorkerSettings]) ->
     (was_in, before), (is_in, after) = old, new
     if was_in != is_in:
         yield f"worker {after.name} moved from pool {was_in} to pool {is_in}"
-    for path, one, other in _differences(before, after, ()):
-        yield f"worker {after.name}: {path}: {one} → {other}"
+    for path, previous, current in _differences(before, after, ()):
+        yield f"worker {after.name}: {path}: {previous} → {current}"
     if before.api_key and after.api_key and before.api_key != after.api_key:
         yield f"worker {after.name}: api_key changed"
 
@@ -324,19 +324,19 @@ class Reload:
         if door is not None and (words := complaint(door.certificate, time())):
             log.warning("%s", words)
 
-    def say_what_is_idle(self) -> None:
+    def warn_unused(self) -> None:
         """Warn of settings that have no effect, as they stand now."""
-        found = tuple(idle(self.settings))
-        for words in found if found != self._idle else ():
+        unused = tuple(idle(self.settings))
+        for words in unused if unused != self._idle else ():
             log.warning("%s", words)
-        self._idle = found
+        self._idle = unused
 
-    def say_what_is_served(self) -> None:
+    def log_pools(self) -> None:
         """Log how workers are chosen, where answers say it, and how to get to a file."""
         for pool in self.settings.all_pools():
             many = "" if len(pool.workers) == 1 else "s"
-            told = pool.name, pool.strategy.name, len(pool.workers), many
-            log.info("pool %s: strategy %s, %d worker%s", *told)
+            details = pool.name, pool.strategy.name, len(pool.workers), many
+            log.info("pool %s: strategy %s, %d worker%s", *details)
         headers = "x-warmroute-worker, x-warmroute-decision"
         log.info("each answer says which worker gave it, and why: %s", headers)
         if isinstance(self._source.file, Arguments):
@@ -345,12 +345,12 @@ class Reload:
                 "for more settings, this prints a file to start from: warmroute check %s", words
             )
 
-    def say_what_is_lost(self) -> None:
+    def log_manifest_notes(self) -> None:
         """Log which fields of a manifest have no effect, and which are not for the router."""
         for note in self._notes:
-            if note.fate is Fate.LOST:
+            if note.fate is FieldOutcome.LOST:
                 log.warning("manifest: %s", note)
-        if others := [note.field for note in self._notes if note.fate is Fate.ELSEWHERE]:
+        if others := [note.field for note in self._notes if note.fate is FieldOutcome.ELSEWHERE]:
             log.info("manifest: not for the router: %s", ", ".join(others))
 
     async def run(self, change: Change) -> None:
@@ -392,8 +392,8 @@ class Reload:
         before, self.settings, self._since = self.settings, possible, read_at
         if notes != self._notes:
             self._notes = notes
-            self.say_what_is_lost()
-        self.say_what_is_idle()
+            self.log_manifest_notes()
+        self.warn_unused()
         self.look_at_certificate()
         self._watch.follow(self._source.files(possible))
         for sentence in await asyncio.to_thread(tell, before, possible, read):
@@ -420,11 +420,11 @@ def without_restart(old: Settings, new: Settings) -> Settings:
 def tell(before: Settings, after: Settings, read: Settings) -> list[str]:
     """List what has changed, and what was read but waits for a restart."""
     done = changes(before, after)
-    waiting = [one for one in changes(before, read) if one not in done]
-    return [*done, *(one.removesuffix(WAITS) + WAITS for one in waiting)] or ["no changes"]
+    waiting = [change for change in changes(before, read) if change not in done]
+    return [*done, *(change.removesuffix(WAITS) + WAITS for change in waiting)] or ["no changes"]
 
 
-def refuse_what_needs_one(settings: Settings) -> None:
+def check_multiprocess(settings: Settings) -> None:
     """Raise CannotBuild if any of the settings needs a single process."""
     _refuse_split_sessions(settings)
     _refuse_engines_that_dial_in(settings)

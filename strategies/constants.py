@@ -11,12 +11,12 @@ from typing import Final
 #: Weight of one observation in a moving average, once there are more than its inverse.
 WEIGHT: Final = 0.05
 #: A single answer counts as at most this many times slower or faster than predicted.
-MOST_STEP: Final = 4.0
+MAX_STEP: Final = 4.0
 
 # Pace: how fast workers compute prompts (`prefill.py`).
 
 #: Seconds. Shorter predictions teach nothing: overheads (network, one decode step) dominate.
-SHORTEST_S: Final = 0.05
+MIN_TIMED_S: Final = 0.05
 #: Workers whose speeds differ by less than this, as a logarithm, count as alike: if one were
 #: thought faster by chance, conversations would settle there and stay.
 ALIKE: Final = 0.25
@@ -84,7 +84,7 @@ STEP_S: Final = 0.6
 
 # A stuck worker is left (`stuck.py`, `load.py`).
 
-#: Seconds by which its oldest prompt is late at least, and `MOST_STEP` times its prefill.
+#: Seconds by which its oldest prompt is late at least, and `MAX_STEP` times its prefill.
 STUCK_S: Final = 10.0
 #: Times its prefill, until an answer has shown how fast the pool's workers are: a slow one may take
 #: tens of times as long as is guessed.
@@ -96,7 +96,7 @@ LATE_S: Final = 30.0
 # What workers hold, by what was sent there (`tree.py`, `lru.py`, `prefix_aware.py`).
 
 #: One report can remove at most this share of what is believed to be held, as it may be wrong.
-MOST_LOST: Final = 0.5
+MAX_LOST_SHARE: Final = 0.5
 #: Tokens. A report of cached tokens that is below the prediction by no more confirms it.
 SLACK: Final = 512
 
@@ -117,23 +117,23 @@ AGING: Final = 0.05
 #: Then a request goes before all others, to any that accepts it. One that came so long ago does not
 #: give way any more, as it would wait anew. Less than the default of `timeouts.queue`, so that time
 #: is left.
-LONGEST_S: Final = 27.0
+MAX_WAIT_S: Final = 27.0
 
 # How much of them is looked at (`queue.py`).
 
 #: Seconds until a waiting request is decided anew, as the fleet changes.
-LOOK_S: Final = 0.5
+RERANK_INTERVAL_S: Final = 0.5
 #: The same if it lacks room, because no event tells when room comes free.
-FULL_LOOK_S: Final = 0.1
+FULL_RERANK_INTERVAL_S: Final = 0.1
 #: How many requests are looked at when a worker may have become free.
-LOOKED_AT: Final = 64
+MAX_EXAMINED: Final = 64
 #: The costly part is deciding anew, which compares all workers. At most so many comparisons are
 #: spent on requests that are due, and as many on those for which another worker is cheapest now.
-COMPARED: Final = 512
+MAX_COMPARISONS: Final = 512
 #: How many of the best workers are remembered from one decision to the next.
-REMEMBERED: Final = 16
+MAX_REMEMBERED_WORKERS: Final = 16
 
 # Consistent hashing (`chbl.py`).
 
 #: A worker is sent more while it has fewer requests in flight than this many times the mean.
-MOST_LOAD: Final = 1.25
+MAX_LOAD_FACTOR: Final = 1.25

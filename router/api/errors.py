@@ -154,7 +154,7 @@ class UrlTooLong(ClientError):
         super().__init__(f"The request's URL is over this server's limit of {limit} bytes.")
 
 
-class Unmet(ClientError):
+class ExpectationFailed(ClientError):
     """An `Expect` field that the router cannot meet (RFC 9110 section 10.1.1)."""
 
     status = 417

@@ -140,9 +140,9 @@ async def _ask(worker: Worker, prompt: Sequence[int], inquiries: Inquiries) -> C
 #: Seconds to wait for an answer, for KV events, and for chunks on L2.
 TIER_TIMEOUT_S, TIER_EVENTS_TIMEOUT_S, STORED_S = 30.0, 2.0, 5.0
 #: Tokens of the prompt beyond one chunk; and the longest chunk, in tokens, that is looked for.
-TOKENS, LONGEST = 192, 4096
+TOKENS, MAX_CHUNK_TOKENS = 192, 4096
 #: Seconds between two checks while waiting.
-LOOK_S = 0.05
+POLL_INTERVAL_S = 0.05
 #: Token ids that every vocabulary has and that are special tokens in none.
 _IDS = range(100, 250)
 
@@ -168,7 +168,7 @@ async def _mistakes(
 ) -> list[str]:
     """Return what is wrong with one worker, in sentences."""
     chunk = store.lookup.chunk if store is not None else 0
-    length = TOKENS + (chunk if chunk <= LONGEST else 0)
+    length = TOKENS + (chunk if chunk <= MAX_CHUNK_TOKENS else 0)
     ids, asking = Random().choices(_IDS, k=length), Inquiries()
     before = memory.heard(worker.name) if memory is not None else 0
     try:
@@ -180,7 +180,7 @@ async def _mistakes(
     lines = [*_usage_mistakes(first, again)]
     if memory is not None and memory.sources.get(worker.name):
         lines += await _event_mistakes(memory, worker, before, l1=tiers.l1_told)
-    if store is not None and 0 < chunk <= LONGEST:
+    if store is not None and 0 < chunk <= MAX_CHUNK_TOKENS:
         model = model_of(worker)
         lines += await _store_mistakes(store.lookup, model, array("I", ids).tobytes())
     return lines
@@ -212,20 +212,20 @@ async def _event_mistakes(memory: KvMemory, worker: Worker, before: int, *, l1: 
 
 async def _comes(true: Callable[[], bool]) -> bool:
     """Wait up to `TIER_EVENTS_TIMEOUT_S` for a condition; return whether it came true."""
-    for _ in range(int(TIER_EVENTS_TIMEOUT_S / LOOK_S)):
+    for _ in range(int(TIER_EVENTS_TIMEOUT_S / POLL_INTERVAL_S)):
         if true():
             return True
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(POLL_INTERVAL_S)
     return False
 
 
 async def _store_mistakes(lookup: Lookup, model: str, ids: bytes) -> list[str]:
     """Look for the prompt on L2 for up to `STORED_S` seconds."""
     try:
-        for _ in range(int(STORED_S / LOOK_S)):
+        for _ in range(int(STORED_S / POLL_INTERVAL_S)):
             if await lookup.held(ids, model, ""):
                 return []
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_INTERVAL_S)
     except LookupFailed as error:
         return [f"L2: {error}"]
     return [f"what it computed is not on L2 {lookup.compare(model)}"]
@@ -292,7 +292,7 @@ def _parts(
 #: Seconds that a controller may take here: what takes longer is not there.
 TIMEOUT_S = 5.0
 #: How often a controller is asked, over a connection that is there, until it keeps its deadline.
-TRIES = 5
+MAX_ATTEMPTS = 5
 
 
 async def check_live(settings: Settings, *, ask: bool = True) -> tuple[list[str], bool]:
@@ -310,13 +310,13 @@ async def check_live(settings: Settings, *, ask: bool = True) -> tuple[list[str]
         lines += [line for case in cases for line in _tokenizer(case, case in blind)]
         # Stores are checked before our own prompts can put blocks into them.
         stores = [await _store(name, store) for name, store in door.memories.stores.items()]
-        asked = [line async for line in _asked(door.fleet, door.memories)] if ask else []
+        prompt_lines = [line async for line in _asked(door.fleet, door.memories)] if ask else []
         lines += [
             f"pool {status.pool}: {status.sentence()}" for status in kv_statuses(door.memories)
         ]
         blocks = [(pool, *block_names(memory)) for pool, memory in door.memories.pools()]
         lines += [f"pool {pool.name}: {line}" for pool, names, _ in blocks for line in names]
-        lines += asked
+        lines += prompt_lines
         for pool, remote in door.memories.remotes():
             lines += await _controller(pool, remote, _deadline(settings))
         well = all(worker.ready for worker in door.fleet.workers)
@@ -386,7 +386,7 @@ async def _controller(pool: Pool, remote: RemoteMemory, deadline: float) -> list
 async def _answers(remote: RemoteMemory, names: list[str], deadline: float) -> str:
     """Ask a controller that has answered once more, or a few times; say how it answers."""
     least = TIMEOUT_S
-    for _ in range(TRIES):
+    for _ in range(MAX_ATTEMPTS):
         begun = monotonic()
         await remote.ask(Prompt("", 0), names)
         if remote.failing:

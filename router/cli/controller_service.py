@@ -30,7 +30,7 @@ from router.kv.attach import Memories
 from router.kv.metrics import ControllerMetrics
 from router.kv.snapshots import CannotRestore, Snapshots
 from router.runtime import logs
-from router.runtime.process import obeying
+from router.runtime.process import signal_handlers
 from router.settings.model import Settings
 from router.settings.types import Address
 
@@ -135,7 +135,7 @@ def _app(
     async def leave(source: EventSource) -> None:
         await memories.subscriber.leave([source])
 
-    keys = {key.name: key.key.get_secret_value() for key in settings.door_keys}
+    keys = {key.name: key.key.get_secret_value() for key in settings.client_keys}
     series = ControllerMetrics(memories, snapshots)
     return create_app(memory, follow, leave, keys, requests=series.requests, series=series.text)
 
@@ -150,7 +150,7 @@ async def _serve(app: FastAPI, listener: socket.socket) -> None:
         timeout_graceful_shutdown=ENDING_S,
     )
     server = _Server(config)
-    with obeying(partial(setattr, server, "should_exit", True), _nothing):
+    with signal_handlers(partial(setattr, server, "should_exit", True), _nothing):
         await server.serve([listener])
 
 

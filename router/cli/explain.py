@@ -248,7 +248,10 @@ def _cell(value: float | None, how: str) -> str:
 
 def others(explanation: Explanation) -> Group:
     """Render for people: which workers were left out, and why; empty if none was."""
-    lines = [f"{one.worker} is left out, {one.state}: {one.reason}" for one in explanation.left_out]
+    lines = [
+        f"{entry.worker} is left out, {entry.state}: {entry.reason}"
+        for entry in explanation.left_out
+    ]
     if lines and explanation.workers:
         lines = ["", *lines]  # after the table
     return Group(*map(Text, lines))

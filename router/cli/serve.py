@@ -28,9 +28,9 @@ from router.http.server import PortTaken, bind
 from router.http.tls import Contexts
 from router.kv.attach import refuse_lost_stores
 from router.processes.supervisor import Processes
-from router.reload import Reload, Source, refuse_what_needs_one
+from router.reload import Reload, Source, check_multiprocess
 from router.runtime import logs
-from router.runtime.process import obeying, raise_descriptors, settle
+from router.runtime.process import raise_descriptors, settle, signal_handlers
 from router.settings.errors import SettingsError
 from router.settings.files import Watch
 from router.settings.model import Settings
@@ -138,7 +138,7 @@ def _alone(reload: Reload, announce: Announce) -> int:
             serving.server.stop()
 
         reloading = asyncio.create_task(keep_up())
-        with obeying(stop, reload.now):
+        with signal_handlers(stop, reload.now):
             announce(_url(settings, _bound(settings.listen, listener)))
             if settings.admin.listen:
                 announce(_url(settings, _bound(settings.admin.listen, admin[0])) + FOR_OPERATORS)
@@ -161,8 +161,8 @@ def _together(reload: Reload, count: int, announce: Announce) -> int:
         _begin_log(reload)
         uvloop.run(refuse_lost_stores(settings))
         build(settings, Contexts())  # so that an error is reported once, not by every process
-        refuse_what_needs_one(settings)
-        tell_what_is_not_shared(settings, count)
+        check_multiprocess(settings)
+        log_unshared_state(settings, count)
         processes = Processes(settings, count, listen, admin)
         processes.also(reload.metrics)
 
@@ -179,7 +179,7 @@ def _together(reload: Reload, count: int, announce: Announce) -> int:
                     announce(_url(settings, admin) + FOR_OPERATORS)
 
             reloading: list[asyncio.Task[None]] = []
-            with obeying(stop, reload.now):
+            with signal_handlers(stop, reload.now):
                 return await processes.run(started)
 
         return uvloop.run(main())
@@ -187,9 +187,9 @@ def _together(reload: Reload, count: int, announce: Announce) -> int:
 
 def _begin_log(reload: Reload) -> None:
     logs.set_up(reload.settings.logs.level, reload.settings.logs.format)
-    reload.say_what_is_served()
-    reload.say_what_is_lost()
-    reload.say_what_is_idle()
+    reload.log_pools()
+    reload.log_manifest_notes()
+    reload.warn_unused()
     reload.look_at_certificate()
 
 
@@ -210,7 +210,7 @@ def _url(settings: Settings, address: Address) -> str:
     return f"{'https' if settings.tls else 'http'}://{address}"
 
 
-def tell_what_is_not_shared(settings: Settings, count: int) -> None:
+def log_unshared_state(settings: Settings, count: int) -> None:
     """Log what each of `count` processes keeps for itself."""
     log.info(
         "%d processes share the port and tell each other what they send; each has its own queue,"

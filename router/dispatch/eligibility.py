@@ -132,24 +132,24 @@ def _answer(endpoint: Endpoint, request: Request) -> float:
         return 0
     match endpoint.prompted:
         case Prompted.CHAT:
-            asked = request.max_completion_tokens
-            asked = request.max_tokens if asked is None else asked
+            limit = request.max_completion_tokens
+            limit = request.max_tokens if limit is None else limit
         case Prompted.RESPONSES:
-            asked = request.max_output_tokens
+            limit = request.max_output_tokens
         case Prompted.COMPLETION:
-            asked = _COMPLETION if request.max_tokens is None else request.max_tokens
+            limit = _COMPLETION if request.max_tokens is None else request.max_tokens
         case _:
-            asked = request.max_tokens
-    return max(1, _number(asked))
+            limit = request.max_tokens
+    return max(1, _number(limit))
 
 
 def _number(value: object) -> float:
     """Return what an engine reads as a number, also `7.0` and `"7"`; 0 for anything else."""
     try:
-        found = float(value) if isinstance(value, str | int | float) else 0.0
+        number = float(value) if isinstance(value, str | int | float) else 0.0
     except (ValueError, OverflowError):
         return 0
-    return found if isfinite(found) else 0
+    return number if isfinite(number) else 0
 
 
 def _longest(raw: msgspec.Raw, bytes_per_token: float) -> tuple[int, bool]:
@@ -160,8 +160,8 @@ def _longest(raw: msgspec.Raw, bytes_per_token: float) -> tuple[int, bool]:
     given = bytes(raw)
     inner = given[1:64].lstrip()
     if inner[:1] == b"[":
-        lists = (one.strip(b", \t\r\n[") for one in given.split(b"]"))
-        return max(one.count(b",") + 1 for one in lists), True
+        lists = (ids.strip(b", \t\r\n[") for ids in given.split(b"]"))
+        return max(ids.count(b",") + 1 for ids in lists), True
     if inner[:1].isdigit():
         return given.count(b",") + 1, True
     texts = (entries(raw) or ()) if inner[:1] == b'"' else ()
@@ -179,8 +179,8 @@ def fitted(pool: Pool, endpoint: Endpoint, request: Request, prompt: Prompt, bod
     """Return the prompt with the workers of the pool that cannot answer it."""
     if not pool.uneven:
         return prompt
-    found = barred(pool, endpoint, request, prompt, body)
-    return replace(prompt, barred=found) if found else prompt
+    excluded = barred(pool, endpoint, request, prompt, body)
+    return replace(prompt, barred=excluded) if excluded else prompt
 
 
 def barred(
@@ -191,12 +191,12 @@ def barred(
     Whether they are ready does not count: if those that can answer are away, the client should try
     again. If none can, those that come nearest are left to say what is wrong.
     """
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     able = [worker for worker in pool.workers if prompt.model in worker.models]
-    for one in (endpoint.path, *_media(able, body)):
-        lacking = [worker for worker in able if one in worker.lacks]
+    for ability in (endpoint.path, *_media(able, body)):
+        lacking = [worker for worker in able if ability in worker.lacks]
         if len(lacking) < len(able):
-            found |= {worker.name: f"it does not serve {one}" for worker in lacking}
+            reasons |= {worker.name: f"it does not serve {ability}" for worker in lacking}
             able = [worker for worker in able if worker not in lacking]
     limits = {worker: worker.longest(prompt.model) or inf for worker in able}
     different = set(limits.values())
@@ -208,8 +208,8 @@ def barred(
             for limit in different
             if limit < least
         }
-        found |= {worker.name: below[limit] for worker, limit in limits.items() if limit in below}
-    return found
+        reasons |= {worker.name: below[limit] for worker, limit in limits.items() if limit in below}
+    return reasons
 
 
 def _media(workers: Sequence[Worker], body: bytes) -> list[str]:
@@ -239,13 +239,13 @@ def left_out(pool: Pool, prompt: Prompt, decision: Decision, most: int) -> list[
     """Return the workers that were not compared; each may have `most` requests in flight."""
     compared = {candidate.worker.name for candidate in decision.candidates}
     others = (worker for worker in pool.workers if worker.name not in compared)
-    return [LeftOut(one.name, *(_why(one, prompt, most) or _UNRANKED)) for one in others]
+    return [LeftOut(worker.name, *(_why(worker, prompt, most) or _UNRANKED)) for worker in others]
 
 
 def unable(pool: Pool, prompt: Prompt, most: int) -> list[LeftOut]:
     """Return the workers that could not take the request now."""
-    told = ((worker.name, _why(worker, prompt, most)) for worker in pool.workers)
-    return [LeftOut(name, *why) for name, why in told if why]
+    reasons = ((worker.name, _why(worker, prompt, most)) for worker in pool.workers)
+    return [LeftOut(name, *why) for name, why in reasons if why]
 
 
 def _why(worker: Worker, prompt: Prompt, most: int) -> tuple[str, str] | None:

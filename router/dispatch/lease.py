@@ -16,7 +16,7 @@ from router.dispatch.request import InferenceRequest
 from router.dispatch.retry import RetryBudget, may_retry
 from router.dispatch.scheduler import Scheduler
 from router.fleet.worker import Worker
-from router.upstream.errors import Gone, Refused, Silent, Stale, WorkerError
+from router.upstream.errors import ConnectionLost, Refused, ResponseTimeout, Stale, WorkerError
 from router.upstream.faults import BAD_REQUEST as BAD
 from router.upstream.faults import NOT_FOUND as NOT_THERE
 from router.upstream.faults import NOT_IMPLEMENTED, MissingAtWorker, missing_at_worker
@@ -318,7 +318,7 @@ class Lease:
                 self.failure = None
             else:
                 self.worker.lost(str(error))
-        elif isinstance(error, Gone | Stale):
+        elif isinstance(error, ConnectionLost | Stale):
             self.worker.attention.set()  # it may be dead or dying: probe it now
         request.metrics.failed(self.worker.name, error.kind)
         # As text: a record with the error itself would keep the frames of its traceback.
@@ -404,7 +404,7 @@ class Lease:
 
     def _bad(self, now: float, why: str, *, kind: str = "", refusal: bool = False) -> None:
         # How long a worker is silent tells each request alone.
-        sent = now if kind == Silent.kind else self.booked_at
+        sent = now if kind == ResponseTimeout.kind else self.booked_at
         path, outliers = self.request.endpoint.path, self.request.pool.outliers
         outliers.bad(
             *(path, self.worker, self._instead, now, why),
@@ -455,9 +455,9 @@ class Lease:
             return
         if request.pool.prompts.keyed and not request.prompt.further:
             request.metrics.compared(cached, expected)
-        found, kv = self._tiers(usage), request.pool.kv
-        if found is not None or kv is not None:
-            hit = found or self.choice.believed.found(cached)
+        tiers, kv = self._tiers(usage), request.pool.kv
+        if tiers is not None or kv is not None:
+            hit = tiers or self.choice.believed.found(cached)
             request.metrics.hit(kv.loads.shown(hit) if kv is not None else hit)
 
     def _all_computed(self, usage: Usage) -> bool:
@@ -465,8 +465,8 @@ class Lease:
 
         Otherwise its time says something about how fast a slower tier loads.
         """
-        found = self._tiers(usage)
-        loading = self.choice.loading if found is None else found
+        tiers = self._tiers(usage)
+        loading = self.choice.loading if tiers is None else tiers
         return not (loading.l1 or loading.l2)
 
 

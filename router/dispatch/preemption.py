@@ -90,7 +90,9 @@ class Preemptions:
     def change(self, most: int) -> None:
         """Apply a new bound on how often one request may be taken back."""
         self._most = most
-        for booking in [one for one, it in self._running.items() if it.request.preemptions >= most]:
+        for booking in [
+            booking for booking, it in self._running.items() if it.request.preemptions >= most
+        ]:
             self.end(booking)
 
     def movable(self, request: InferenceRequest) -> bool:
@@ -225,8 +227,8 @@ class Rescue:
         load, before = worker.load, len(given)
         waiting = stranded(load, worker.pace, now)
         found_before, late = load.late_until > now, load.late(now)
-        found = ((booking, self._preempting.of(booking)) for booking in waiting)
-        movable = ((booking, running) for booking, running in found if running is not None)
+        pairs = ((booking, self._preempting.of(booking)) for booking in waiting)
+        movable = ((booking, running) for booking, running in pairs if running is not None)
         compared = Counter[str]()
         for booking, running in movable:
             model = running.request.prompt.model
@@ -263,6 +265,6 @@ class Rescue:
             able = pool.eligible(prompt.model, prompt.barred)
         except APIError:
             return None
-        others = [one for one in able if one not in given and not one.load.late(now)]
+        others = [worker for worker in able if worker not in given and not worker.load.late(now)]
         decision = self._rank(pool, prompt, others) if others else None
         return None if decision is None else better(running.choice, decision, now)

@@ -68,11 +68,11 @@ class Scheduler:
         self._set(settings)
 
     def _set(self, settings: Settings) -> None:
-        self.most = settings.limits.in_flight
+        self.max_in_flight = settings.limits.in_flight
         """Requests in flight that each worker may have."""
         self.limit = settings.limits.queue
         """How many may wait."""
-        self._patience = settings.timeouts.queue
+        self._queue_timeout_s = settings.timeouts.queue
         self._overflow = settings.limits.overflow
 
     def change(self, settings: Settings, fleet: Fleet) -> None:
@@ -81,7 +81,7 @@ class Scheduler:
         workers = list(fleet.workers)
         self.rests.keep(workers)
         for worker in workers:
-            worker.most = self.most
+            worker.max_in_flight = self.max_in_flight
         # All at once, so that no queue takes back what another has promised by then of a worker
         # that was its own.
         for queue in self._queues.values():
@@ -106,16 +106,16 @@ class Scheduler:
         One that is `bound` does not leave its worker for saying that it is full: only that holds
         its session or its response.
         """
-        if self.in_flight < self.most and (bound or not self.rests):  # none can be at its limit
-            return workers
+        if self.in_flight < self.max_in_flight and (bound or not self.rests):
+            return workers  # none can be at its limit
         now = monotonic()
         return [worker for worker in workers if self._places(worker, now, bound=bound) > 0]
 
     def _places(self, worker: Worker, now: float, *, bound: bool) -> int:
         """Return how many more requests a worker may be sent."""
         asks = bound or self.limit == 0  # where none may wait, the worker is to say it itself
-        said = self.rests.most(worker, now) if self.rests and not asks else None
-        most = self.most if said is None else min(said, self.most)
+        allowed = self.rests.most(worker, now) if self.rests and not asks else None
+        most = self.max_in_flight if allowed is None else min(allowed, self.max_in_flight)
         return most - worker.load.here
 
     def must_wait(self, pool: Pool, workers: Sequence[Worker], *, bound: bool) -> bool:
@@ -123,7 +123,7 @@ class Scheduler:
 
         `bound` is as in `room`.
         """
-        if self.in_flight < self.most and not (self.rests or self._queues):
+        if self.in_flight < self.max_in_flight and not (self.rests or self._queues):
             return False
         room, queue = self.room(workers, bound=bound), self._queues.get(pool)
         if not room or queue is None:
@@ -133,7 +133,7 @@ class Scheduler:
             places += self._places(worker, now, bound=bound)
             if places > len(queue):
                 return False
-        return places <= queue.count(lambda line: any(_fits(line, one) for one in room))
+        return places <= queue.count(lambda line: any(_fits(line, worker) for worker in room))
 
     def holds(self, decision: Decision, wait: Wait | None = None) -> bool:
         """Whether a request is to wait until its worker is about to be free.
@@ -148,7 +148,7 @@ class Scheduler:
     def wait(self, since: float) -> Wait:
         """Return the waiting of a request that came at `since` and begins to wait now."""
         now = monotonic()
-        return Wait(since, now, now + self._patience)
+        return Wait(since, now, now + self._queue_timeout_s)
 
     def turned_away(
         self, pool: Pool, prompt: Prompt, tenant: str, only: str = ""
@@ -231,7 +231,7 @@ class Scheduler:
         if how.body == "hyperpod":
             able = self._able(pool, prompt, only) or ()
             counts = {
-                "max_concurrent": self.most * len(able),
+                "max_concurrent": self.max_in_flight * len(able),
                 "max_queue_size": self.limit,
                 "current": sum(worker.load.here for worker in able),
             }
@@ -249,7 +249,7 @@ class Scheduler:
             for entry in queue:
                 kind = ("", *entry.line[1:])
                 if kind not in left:
-                    left[kind] = any(_is_left(one, kind) for one in pool.workers)
+                    left[kind] = any(_is_left(worker, kind) for worker in pool.workers)
                 if not left[kind] or entry.wait.deadline <= now:
                     _wake(entry)  # it is told so, or goes where there is room
         if self._queues:

@@ -29,9 +29,13 @@ MAX_SPEC_VALUES = 1 << 17
 
 #: What a model that generates does not do, and what one that does not generate cannot.
 _EMBEDS = frozenset(
-    path for path, one in ENDPOINTS.items() if one.prompted is Prompted.INPUT and not one.answers
+    path
+    for path, endpoint in ENDPOINTS.items()
+    if endpoint.prompted is Prompted.INPUT and not endpoint.answers
 )
-_GENERATES = frozenset(path for path, one in ENDPOINTS.items() if one.answers and not one.form)
+_GENERATES = frozenset(
+    path for path, endpoint in ENDPOINTS.items() if endpoint.answers and not endpoint.form
+)
 
 
 class _Api(msgspec.Struct):
@@ -54,11 +58,11 @@ async def lacking(ask: Callable[[str], Awaitable[InquiryAnswer]]) -> frozenset[s
     `ask` fetches a document from it. Raises what that raises.
     """
     paths = _paths(await ask(PATHS))
-    found = [path for path in ENDPOINTS if not _serves(paths, path)]
-    if len(found) == len(ENDPOINTS):  # it tells of none, so there may be any
+    missing = [path for path in ENDPOINTS if not _serves(paths, path)]
+    if len(missing) == len(ENDPOINTS):  # it tells of none, so there may be any
         return frozenset()
     described = next((path for path in MODEL if path in paths), None)
-    return frozenset(found) | (_unable(await ask(described)) if described else frozenset())
+    return frozenset(missing) | (_unable(await ask(described)) if described else frozenset())
 
 
 def _paths(answer: InquiryAnswer) -> Collection[str]:
@@ -74,24 +78,24 @@ def _paths(answer: InquiryAnswer) -> Collection[str]:
 def _serves(paths: Collection[str], path: str) -> bool:
     """Whether a path is among these, perhaps as one of all below a prefix (`/v1/{rest}`)."""
     return path in paths or any(
-        path.startswith(one.partition("{")[0]) for one in paths if "{" in one
+        path.startswith(served.partition("{")[0]) for served in paths if "{" in served
     )
 
 
 def _unable(answer: InquiryAnswer) -> frozenset[str]:
     """Return what SGLang's description of the model excludes."""
     try:
-        told = _model.decode(answer.body) if answer.good else _Model()
+        model = _model.decode(answer.body) if answer.good else _Model()
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        told = _Model()
-    found = set[str]()
-    if told.is_generation is not None:
-        found |= _EMBEDS if told.is_generation else _GENERATES
-    if told.has_image_understanding is False:
-        found.add("images")
-    if told.has_audio_understanding is False:
-        found.add("audio")
-    return frozenset(found)
+        model = _Model()
+    excluded = set[str]()
+    if model.is_generation is not None:
+        excluded |= _EMBEDS if model.is_generation else _GENERATES
+    if model.has_image_understanding is False:
+        excluded.add("images")
+    if model.has_audio_understanding is False:
+        excluded.add("audio")
+    return frozenset(excluded)
 
 
 class _Round:
@@ -131,41 +135,41 @@ class ModelSearch:
 
         Returns when one has the model, or all have answered.
         """
-        asked = self._rounds.get(pool) or self._begin(pool)
-        if asked is None:
+        search = self._rounds.get(pool) or self._begin(pool)
+        if search is None:
             return
         waiter = asyncio.get_running_loop().create_future()
-        asked.waiting[waiter] = model
+        search.waiting[waiter] = model
         try:
             await waiter
         finally:
-            del asked.waiting[waiter]
+            del search.waiting[waiter]
 
     def stop(self) -> None:
         """Ask no more."""
-        for asked in self._rounds.values():
-            if asked.task is not None:
-                asked.task.cancel()
+        for search in self._rounds.values():
+            if search.task is not None:
+                search.task.cancel()
 
     def _begin(self, pool: Pool) -> _Round | None:
         now = asyncio.get_running_loop().time()
-        workers = [one for one in pool.taking if one.ready and not one.fixed_models]
+        workers = [worker for worker in pool.taking if worker.ready and not worker.fixed_models]
         if not workers or now - pool.sought_at < DOUBT_S:
             return None
         pool.sought_at = now
-        self._rounds[pool] = asked = _Round()
-        asked.task = asyncio.create_task(self._all(pool, workers, asked))
-        return asked
+        self._rounds[pool] = search = _Round()
+        search.task = asyncio.create_task(self._all(pool, workers, search))
+        return search
 
-    async def _all(self, pool: Pool, workers: Sequence[Worker], asked: _Round) -> None:
+    async def _all(self, pool: Pool, workers: Sequence[Worker], search: _Round) -> None:
         try:
-            await asyncio.gather(*(self._one(pool, worker, asked) for worker in workers))
+            await asyncio.gather(*(self._one(pool, worker, search) for worker in workers))
         finally:
             del self._rounds[pool]
-            asked.wake()
+            search.wake()
 
-    async def _one(self, pool: Pool, worker: Worker, asked: _Round) -> None:
+    async def _one(self, pool: Pool, worker: Worker, search: _Round) -> None:
         with suppress(NoAnswer):
             await self._ask(worker)
-            if asked.wake(worker):  # no client can invent such a name: the next may be asked for
+            if search.wake(worker):  # no client can invent such a name: the next may be asked for
                 pool.sought_at = -inf

@@ -279,10 +279,10 @@ class Backoffs:
             rest.since, rest.until = now, now + rest.span
         return rest
 
-    def answered(self, worker: object, asked: float) -> None:
-        """End the rest of a worker that accepted a request sent at `asked`, after it refused."""
+    def answered(self, worker: object, sent_at: float) -> None:
+        """End the rest of a worker that accepted a request sent at `sent_at`, after it refused."""
         rest = self._rests.get(worker)
-        if rest is not None and asked >= rest.since:
+        if rest is not None and sent_at >= rest.since:
             del self._rests[worker]
 
     def most(self, worker: object, now: float) -> int | None:
@@ -300,14 +300,14 @@ class Backoffs:
     def awake(self, workers: Sequence[W], now: float) -> Sequence[W]:
         """Return the workers that do not rest, or all of them if all rest."""
         rests = self._rests
-        found = [
+        active = [
             worker for worker in workers if (rest := rests.get(worker)) is None or now >= rest.until
         ]
-        return found or workers
+        return active or workers
 
     def keep(self, workers: Sequence[object]) -> None:
         """Forget all workers but these."""
-        self._rests = {one: rest for one, rest in self._rests.items() if one in workers}
+        self._rests = {worker: rest for worker, rest in self._rests.items() if worker in workers}
 
 
 E = TypeVar("E", bound="Ejectable")

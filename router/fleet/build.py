@@ -41,7 +41,7 @@ class Plan:
         self._contexts = contexts
         self._timeouts = new.timeouts
         self._ejection = new.health.ejection
-        self._keyed = bool(new.door_keys)
+        self._keyed = bool(new.client_keys)
         _check_installed(new)
         self._workers = {worker.name: worker for worker in fleet.workers}
         self._steps: list[Callable[[], None]] = []

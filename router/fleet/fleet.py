@@ -99,9 +99,9 @@ class Fleet:
         self, model: str | None, *, in_session: bool = False
     ) -> tuple[Pool, str, list[Worker]]:
         """Do as `route`, but ask workers about a model that none is known to have."""
-        found = self.found(model, in_session=in_session)
-        if found is not None:
-            return found
+        destination = self.found(model, in_session=in_session)
+        if destination is not None:
+            return destination
         await self.seek(model)
         return self.route(model, in_session=in_session)
 
@@ -134,21 +134,25 @@ class Fleet:
 
         If they differ, it is one of those where it takes the most tokens.
         """
-        found: dict[str, Mapping[str, Any]] = {}
+        models: dict[str, Mapping[str, Any]] = {}
         for pool in self.pools:
-            told = dict[str, Mapping[str, Any]]()
+            pool_models = dict[str, Mapping[str, Any]]()
             for worker in pool.workers:
-                told |= worker.models if not pool.uneven else _longer(worker.models, told)
-            found |= {name: one for name, one in told.items() if self._pool(name) is pool}
-        return found
+                pool_models |= (
+                    worker.models if not pool.uneven else _longer(worker.models, pool_models)
+                )
+            models |= {
+                name: entry for name, entry in pool_models.items() if self._pool(name) is pool
+            }
+        return models
 
     def described(self, model: str) -> Mapping[str, Any] | None:
         """Return what `models` has of one model; None if it cannot be requested."""
         pool = self._pool(model)
         if pool is None:
             return None
-        told = [worker.models[model] for worker in pool.workers if model in worker.models]
-        return max(reversed(told), key=_limit, default=None)
+        entries = [worker.models[model] for worker in pool.workers if model in worker.models]
+        return max(reversed(entries), key=_limit, default=None)
 
     def answers_for(self, model: str, pool: Pool) -> bool:
         """Whether requests for that model go to that pool."""
@@ -156,8 +160,8 @@ class Fleet:
 
     def _pool(self, model: str) -> Pool | None:
         """Return the pool with the longest pattern that matches."""
-        found = self._patterns.longest_prefix(model + _END)
-        return found.value if found else None
+        pattern = self._patterns.longest_prefix(model + _END)
+        return pattern.value if pattern else None
 
     def meant(self, model: str) -> str:
         """Return the model that was probably meant by an unknown name; empty if none is like it.
@@ -173,8 +177,8 @@ class Fleet:
             alike = [name for name in served if _base(name) == base]
         whole = model.casefold()
         alike.sort(key=lambda name: name.casefold() != whole)
-        found = (name for name in alike if name != model and self._pool(name) is not None)
-        return next(found, "")
+        candidates = (name for name in alike if name != model and self._pool(name) is not None)
+        return next(candidates, "")
 
     def _base_model(self) -> str:
         """Return the base model, if all workers have the same. Raises BadRequest, NoWorker.
@@ -199,14 +203,16 @@ def _base(model: str) -> str:
     return model.rpartition("/")[2].casefold()
 
 
-def _limit(told: Mapping[str, Any]) -> int:
-    limit = told.get("max_model_len")
+def _limit(entry: Mapping[str, Any]) -> int:
+    limit = entry.get("max_model_len")
     return limit if isinstance(limit, int) else 0
 
 
 def _longer(models: Models, than: Models) -> Models:
     """Return those of the models that take no fewer tokens than the same among others."""
-    return {name: one for name, one in models.items() if _limit(one) >= _limit(than.get(name, {}))}
+    return {
+        name: entry for name, entry in models.items() if _limit(entry) >= _limit(than.get(name, {}))
+    }
 
 
 def _trie_key(pattern: str) -> str:

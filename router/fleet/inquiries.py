@@ -7,7 +7,7 @@ import asyncio
 from typing import NamedTuple
 
 from router.fleet.worker import Worker
-from router.upstream.errors import Gone, Refused, Silent, Stale, WorkerError
+from router.upstream.errors import ConnectionLost, Refused, ResponseTimeout, Stale, WorkerError
 from router.upstream.pool import NOT_SENT
 
 #: Size limit in bytes of an answer; vLLM's metrics take about 100 KiB.
@@ -54,7 +54,7 @@ class Inquiries:
         try:
             async with asyncio.timeout(patience):
                 return await _ask(worker, path, body)
-        except (TimeoutError, Silent) as error:
+        except (TimeoutError, ResponseTimeout) as error:
             late = NOT_SENT not in getattr(error.__cause__, "__notes__", ())
             raise NoAnswer(f"{path} did not answer in time", late=late) from None
         except WorkerError as error:
@@ -68,13 +68,13 @@ async def _ask(worker: Worker, path: str, body: bytes | None) -> InquiryAnswer:
         worker.upstream.control_connections()
     )  # kept in a variable: a reload may replace the worker's
     connection = await upstream.ask(_head(worker, path, body), body or b"")
-    said = bytearray()
+    answer = bytearray()
     try:
         while chunk := await connection.chunk():
-            said += chunk
-            if len(said) > MAX_ANSWER_BYTES:
+            answer += chunk
+            if len(answer) > MAX_ANSWER_BYTES:
                 raise NoAnswer(f"{path} answered more than {MAX_ANSWER_BYTES} bytes")
-        return InquiryAnswer(connection.head.status, bytes(said))
+        return InquiryAnswer(connection.head.status, bytes(answer))
     finally:
         upstream.release(connection)
 
@@ -85,7 +85,7 @@ def _hint(worker: Worker, error: WorkerError) -> str:
     In TLS 1.3 the handshake is done on our side before a worker checks our certificate, and many
     workers then close without an alert that says what was missing.
     """
-    if worker.upstream.tls is not None and isinstance(error, Gone | Stale):
+    if worker.upstream.tls is not None and isinstance(error, ConnectionLost | Stale):
         return " (it may ask for a certificate that it does not get)"
     return ""
 

@@ -115,8 +115,8 @@ def prompt_metrics(pools: Iterable[Pool]) -> Iterator[Metric]:
 def _sizes(pool: Pool) -> Mapping[str, float]:
     """Return the strategy's own gauges; an error in them must not hide all other metrics."""
     try:
-        told: Mapping[str, Any] = pool.strategy.gauges()  # a plug-in's may not be floats
-        return {name: float(value) for name, value in told.items()}
+        gauges: Mapping[str, Any] = pool.strategy.gauges()  # a plug-in's may not be floats
+        return {name: float(value) for name, value in gauges.items()}
     except Exception:
         log.exception("pool %s: its strategy raised an error", pool.name)
         return {}
@@ -139,18 +139,18 @@ def hyperpod_metrics(
     requests: Counter, pools: Iterable[Pool], durations: Mapping[str, Durations]
 ) -> Iterator[Metric]:
     """Make the five metrics; `requests` counts by pool, worker and status class."""
-    asked, failed = Tally[tuple[str, str]](), Tally[tuple[str, str]]()
-    for (pool, worker, status), count in requests.items():
-        asked[pool, worker] += int(count)
-        failed[pool, worker] += int(count) if status in _ERRORS else 0
-    yield _counter("model_invocations", "Requests answered by a model.", asked)
+    invocations, failed = Tally[tuple[str, str]](), Tally[tuple[str, str]]()
+    for (pool_name, worker, status), count in requests.items():
+        invocations[pool_name, worker] += int(count)
+        failed[pool_name, worker] += int(count) if status in _ERRORS else 0
+    yield _counter("model_invocations", "Requests answered by a model.", invocations)
     yield _counter("model_errors", "Of these, those answered 4xx or 5xx.", failed)
     flying = GaugeMetricFamily(
         "model_concurrent_requests", "Requests at a model now.", labels=_LABELS
     )
-    for one in pools:
-        for who in one.workers:
-            flying.add_metric((one.name, who.name), who.load.here)
+    for pool in pools:
+        for who in pool.workers:
+            flying.add_metric((pool.name, who.name), who.load.here)
     yield flying
     latency = HistogramMetricFamily(
         "model_latency_milliseconds", "For a whole answer.", labels=_LABELS[:1]

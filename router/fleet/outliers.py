@@ -21,7 +21,7 @@ MAX_DIVERTED: Final = 256
 #: Most paths of which anything is kept; there are not as many endpoints.
 MAX_PATHS: Final = 128
 #: So many outcomes of a path are remembered, or up to twice as many: then they count half.
-LATEST: Final = 256
+MAX_OUTCOMES: Final = 256
 
 
 class Doubt:
@@ -111,7 +111,7 @@ class Doubt:
 
     def follows(self, others: "Iterable[Doubt]") -> None:
         """Note that a request failed here that would have gone to those `others`."""
-        self._others = {one for one in (*self._others, *others) if not one.ended}
+        self._others = {doubt for doubt in (*self._others, *others) if not doubt.ended}
 
     def over(self) -> int:
         """End it: the worker is well, and so those that failed alike may be.
@@ -148,7 +148,7 @@ class _Path:
     def add(self, answered: int, faulty: int) -> None:
         self.answered += answered
         self.faulty += faulty
-        if self.answered + self.faulty > 2 * LATEST:
+        if self.answered + self.faulty > 2 * MAX_OUTCOMES:
             self.answered, self.faulty = self.answered / 2, self.faulty / 2
 
 
@@ -178,8 +178,10 @@ class Outliers:
 
     def first(self, path: str, workers: Sequence[M]) -> Sequence[M]:
         """Return the workers that are not asked last on this path, or all of them if all are."""
-        found = [one for one in workers if (d := one.doubts.get(path)) is None or not d.last]
-        return found or workers
+        preferred = [
+            worker for worker in workers if (d := worker.doubts.get(path)) is None or not d.last
+        ]
+        return preferred or workers
 
     def sent(self, path: str, choice: Candidate, decision: Decision) -> Sequence[Doubt]:
         """Note that a request is sent; return the doubts for which it went elsewhere.
@@ -190,15 +192,15 @@ class Outliers:
         own = worker.doubts.get(path)
         if own is not None:
             own.asked()
-        found = list[Doubt]()
+        doubts = list[Doubt]()
         if decision.aside:
             most = choice.cost.total
             for other in decision.candidates[-decision.aside :]:
                 doubt = other.worker.doubts.get(path)  # type: ignore[attr-defined]
                 if doubt is not None and doubt is not own and other.cost.total <= most:
                     doubt.passed()
-                    found.append(doubt)
-        return found
+                    doubts.append(doubt)
+        return doubts
 
     def answering(self, path: str, worker: Member, instead: Sequence[Doubt]) -> None:
         """Note that an answer has begun well; `instead` is what `sent` returned."""
@@ -272,12 +274,12 @@ class Outliers:
         return own.row >= failures
 
     def _path(self, path: str) -> _Path:
-        found = self._paths.get(path)
-        if found is None:
+        record = self._paths.get(path)
+        if record is None:
             if len(self._paths) >= MAX_PATHS:
                 self._paths.clear()
-            found = self._paths[path] = _Path()
-        return found
+            record = self._paths[path] = _Path()
+        return record
 
 
 #: Tolerance for shares, so that floating point makes 0.29 of 100 workers 29, not 28.

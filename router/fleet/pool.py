@@ -113,9 +113,9 @@ class Pool:
 
     def compare(self) -> None:
         """Note whether its workers can do different things; call it when one has told anew."""
-        told = [worker for worker in self.workers if worker.models]
-        limits = {limit for worker in told for limit in worker.limits}
-        lacks = {worker.lacks for worker in told}
+        described = [worker for worker in self.workers if worker.models]
+        limits = {limit for worker in described for limit in worker.limits}
+        lacks = {worker.lacks for worker in described}
         self.uneven = len(limits) > 1 or len(lacks) > 1
         """Whether some of its workers may be unable to answer what others can (`abilities.py`)."""
 

@@ -32,7 +32,7 @@ REDISCOVER_S = 30.0
 #: Seconds since a worker was heard last, in answers or probes, in which it counts as busy if it
 #: takes connections but lets its probes wait, or refuses them while it answers requests. A front
 #: process that tokenizes a huge prompt, or waits for a kernel to be compiled, takes some ten.
-LATELY_S = 30.0
+MAX_BUSY_S = 30.0
 
 #: What is most likely wrong if a worker lets nobody in, without and with a key for it.
 _KEY_HINT = (": does it need a key, the worker's `api_key` in a file?", ": is its `api_key` wrong?")
@@ -183,7 +183,7 @@ class Health:
         elif not ready or bad >= self._settings.fall:
             now = monotonic()
             served = ready or worker.state is ProbeState.BUSY
-            heard, lately = worker.heard_at(now), now - LATELY_S
+            heard, lately = worker.heard_at(now), now - MAX_BUSY_S
             # SGLang's `/health` answers 503 if no token was computed in time.
             works = problem.late or (problem.refused and heard > since)
             busy = served and works and heard > lately
@@ -209,19 +209,19 @@ class Health:
         """
         if worker.state is ProbeState.BUSY:
             self._busy.add(worker)
-        self._busy = {one for one in self._busy if one.state is ProbeState.BUSY}
+        self._busy = {busy for busy in self._busy if busy.state is ProbeState.BUSY}
         for pool in self._fleet.pools if self._busy else ():
-            passing = [one for one in pool.taking if one.state is ProbeState.READY]
+            passing = [other for other in pool.taking if other.state is ProbeState.READY]
             few = len(passing) < self._settings.ejection.panic * len(pool.workers)
-            for one in self._busy.intersection(pool.workers):
-                needed = few or not all(any(m in w.models for w in passing) for m in one.models)
-                if needed and not one.ready:
+            for busy in self._busy.intersection(pool.workers):
+                needed = few or not all(any(m in w.models for w in passing) for m in busy.models)
+                if needed and not busy.ready:
                     log.warning(
                         "pool %s: %d of %d workers pass their probes; requests still go to worker"
                         " %s, which takes connections and was heard a moment ago",
-                        *(pool.name, len(passing), len(pool.workers), one.name),
+                        *(pool.name, len(passing), len(pool.workers), busy.name),
                     )
-                one.ready = needed
+                busy.ready = needed
 
     async def _discover(self, worker: Worker) -> None:
         """Read the worker's models, its cache size and its start time. Raises NoAnswer.
@@ -314,11 +314,11 @@ def _deep(models: dict[str, dict[str, Any]]) -> bool:
     for _ in range(MAX_DEPTH):
         level = [
             inner
-            for one in level
-            if isinstance(one, list | dict)
-            for inner in (one.values() if isinstance(one, dict) else one)
+            for value in level
+            if isinstance(value, list | dict)
+            for inner in (value.values() if isinstance(value, dict) else value)
         ]
-    return any(isinstance(one, list | dict) for one in level)
+    return any(isinstance(value, list | dict) for value in level)
 
 
 class _WorkerMetrics(NamedTuple):
@@ -347,15 +347,15 @@ _MAX_LINES, _MAX_LINE_BYTES = 16, 4 << 10
 
 def _lines(metrics: bytes, name: bytes) -> list[bytes]:
     """Return the first lines that begin with `name`; others are not even told apart."""
-    begins, found = b"\n" + name, list[bytes]()
+    begins, lines = b"\n" + name, list[bytes]()
     metrics = b"\n" + metrics
     at = metrics.find(begins)
-    while at >= 0 and len(found) < _MAX_LINES:
+    while at >= 0 and len(lines) < _MAX_LINES:
         line = metrics[at + 1 : at + 2 + _MAX_LINE_BYTES].partition(b"\n")[0]
         if len(line) <= _MAX_LINE_BYTES:
-            found.append(line)
+            lines.append(line)
         at = metrics.find(begins, at + 1)
-    return found
+    return lines
 
 
 def _parse_metrics(metrics: bytes) -> _WorkerMetrics:
@@ -367,8 +367,8 @@ def _parse_metrics(metrics: bytes) -> _WorkerMetrics:
         for family in text_string_to_metric_families(text):
             if family.name == _CACHE.decode():
                 gpu_tokens = gpu_tokens or next(filter(None, map(_size, family.samples)), None)
-                said = {sample.labels.get("enable_prefix_caching") for sample in family.samples}
-                reuses = None if said == {None} else said == {"True"}
+                labels = {sample.labels.get("enable_prefix_caching") for sample in family.samples}
+                reuses = None if labels == {None} else labels == {"True"}
             elif family.name == _STARTED.decode():
                 times = (sample.value for sample in family.samples if sample.value > 0)
                 started = next(times, None)

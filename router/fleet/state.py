@@ -38,14 +38,14 @@ def take_over(fleet: Fleet, folder: str | None, place: int | None) -> None:
         except OSError as error:
             raise CannotBuild(f"shutdown.state: {folder}: {error.strerror}") from None
         try:
-            said = _take(pool.strategy, file)
+            summary = _take(pool.strategy, file)
             absent = _forget_absent(pool)
         except (OSError, ValueError) as error:
-            said, absent = f"it starts cold: {error}", 0
+            summary, absent = f"it starts cold: {error}", 0
         except Exception:
             log.exception("pool %s: its strategy raised an error", pool.name)
             continue
-        log.info("pool %s: %s", pool.name, said)
+        log.info("pool %s: %s", pool.name, summary)
         if absent:
             log.info("pool %s: workers that it has no more: %d; forgotten", pool.name, absent)
 

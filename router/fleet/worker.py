@@ -27,12 +27,12 @@ def bases(models: Models) -> tuple[str, ...]:
     (`--served-model-name a b`) have the same `root`, and adapters a `parent`
     (vllm/entrypoints/openai/models/serving.py). Empty if the list has several models.
     """
-    found = [name for name, one in models.items() if not one.get("parent")] or list(models)
-    if len(found) > 1:
-        roots = [models[name].get("root") for name in found]
+    names = [name for name, entry in models.items() if not entry.get("parent")] or list(models)
+    if len(names) > 1:
+        roots = [models[name].get("root") for name in names]
         if not isinstance(roots[0], str) or any(root != roots[0] for root in roots):
             return ()
-    return tuple(found)
+    return tuple(names)
 
 
 def common(workers: Iterable[tuple[str, ...]]) -> Sequence[str] | None:
@@ -41,20 +41,20 @@ def common(workers: Iterable[tuple[str, ...]]) -> Sequence[str] | None:
     Only a name that all have tells that they have the same model: a `root` is a path on a disk.
     """
     names: Sequence[str] | None = None
-    for one in workers:
-        names = one if names is None else [name for name in names if name in one]
+    for own_names in workers:
+        names = own_names if names is None else [name for name in names if name in own_names]
         if not names:
             break
     return names
 
 
-def longest(models: Models, told: Mapping[str, Any]) -> int | None:
+def longest(models: Models, entry: Mapping[str, Any]) -> int | None:
     """Return the most tokens, prompt and answer, that one of the models takes; None: not told.
 
     An adapter takes as many as the model that it is for: engines tell only the limit of that one.
     """
-    limit = told.get("max_model_len")
-    if limit is None and isinstance(parent := told.get("parent"), str):
+    limit = entry.get("max_model_len")
+    if limit is None and isinstance(parent := entry.get("parent"), str):
         limit = models.get(parent, {}).get("max_model_len")
     return limit if isinstance(limit, int) and limit > 0 else None
 
@@ -149,7 +149,7 @@ class Worker:
         """What speaks against it on a path, since its last good answer there."""
         self.rest: Backoff | None = None
         """Until when it is asked last, as it refused a request that others may take."""
-        self.most: int | None = None
+        self.max_in_flight: int | None = None
         """Requests that it may have in flight, from the settings."""
         self.label = name.encode()
         self.state = ProbeState.UNKNOWN
@@ -259,9 +259,9 @@ class Worker:
         here = self.load.here
         if self.load.late_until > now:
             return Availability.STUCK, "what it was sent waits longer than predicted"
-        if self.most is not None and here >= self.most:
-            said = f"it has {here} requests in flight; `limits.in_flight` is {self.most}"
-            return Availability.FULL, said
+        if self.max_in_flight is not None and here >= self.max_in_flight:
+            reason = f"it has {here} requests in flight; `limits.in_flight` is {self.max_in_flight}"
+            return Availability.FULL, reason
         if self.rest is not None and now < self.rest.until:
             full = self.rest.full
             return Availability.FULL if full else Availability.BACKING_OFF, self.rest.why
@@ -277,9 +277,9 @@ class Worker:
     def longest(self, model: str) -> int | None:
         """Return the most tokens, prompt and answer, that `model` takes; None if it is not told."""
         entry = self.models.get(model)
-        told = None if entry is None else entry.get("max_model_len")
-        if type(told) is int and told > 0:  # as for all but adapters
-            return told
+        limit = None if entry is None else entry.get("max_model_len")
+        if type(limit) is int and limit > 0:  # as for all but adapters
+            return limit
         return None if entry is None else longest(self.models, entry)
 
     @property
@@ -298,7 +298,7 @@ class Worker:
         """Read the list of models, once for each that it has told: there may be thousands."""
         if self._read is not self.models:
             self._read, self._bases = self.models, bases(self.models)
-            self._limits = frozenset(longest(self.models, one) for one in self.models.values())
+            self._limits = frozenset(longest(self.models, entry) for entry in self.models.values())
 
     def lost(self, reason: str) -> None:
         """Take it down because it could not be reached, and have it probed at once."""

@@ -85,7 +85,7 @@ class _ClientTls(ssl.SSLObject):
 _PROTOCOLS = ["http/1.1"]
 
 
-class DoorContext(ssl.SSLContext):
+class ServerTlsContext(ssl.SSLContext):
     """The context for clients. A listener keeps it for good, but its content can be replaced.
 
     Each replacement is a whole new context behind this one: a context in use would go on trusting
@@ -121,9 +121,9 @@ class DoorContext(ssl.SSLContext):
         yield self.failed.family()
 
 
-def door_context(settings: TlsSettings) -> DoorContext:
+def door_context(settings: TlsSettings) -> ServerTlsContext:
     """Make the context for clients. Raises ValueError with a sentence."""
-    context = DoorContext(ssl.PROTOCOL_TLS_SERVER)
+    context = ServerTlsContext(ssl.PROTOCOL_TLS_SERVER)
     context.failed = Counter(
         "warmroute_tls_failed_handshakes", "TLS handshakes of clients that failed.", ()
     )

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from ipaddress import IPv6Address
 
-from router.api.errors import BadRequest, Headers, Unimplemented, Unmet, WrongMethod
+from router.api.errors import BadRequest, ExpectationFailed, Headers, Unimplemented, WrongMethod
 from router.http.content_coding import listed
 from router.http.headers import passing_fields
 
@@ -152,9 +152,9 @@ def check(method: bytes, version: str, target: bytes, headers: Headers) -> tuple
 
 
 def _expects(value: bytes) -> bool:
-    """Check an `Expect` field (RFC 9110 section 10.1.1). Raises Unmet."""
+    """Check an `Expect` field (RFC 9110 section 10.1.1). Raises ExpectationFailed."""
     if value.lower() != b"100-continue":
-        raise Unmet("The only expectation that is met here is 100-continue.")
+        raise ExpectationFailed("The only expectation that is met here is 100-continue.")
     return True
 
 

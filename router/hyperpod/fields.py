@@ -12,7 +12,7 @@ from router.settings.errors import KeyPath, Problem, SettingsError, dotted, near
 from router.settings.yaml import Document
 
 
-class Fate(Enum):
+class FieldOutcome(Enum):
     """What became of a field."""
 
     MAPPED = "mapped"
@@ -32,7 +32,7 @@ class Note(NamedTuple):
     """The value in the manifest; `***` if it may be secret, a count if it is long."""
     became: str
     """The setting that it became, or why there is none."""
-    fate: Fate
+    fate: FieldOutcome
 
     def __str__(self) -> str:
         return f"{self.field}: {self.became}"
@@ -238,17 +238,17 @@ class Reading:
 
     def mapped(self, path: KeyPath, became: str, value: str | None = None) -> None:
         """Note a field that became a setting, or needs none."""
-        self._note(path, became, Fate.MAPPED, value)
+        self._note(path, became, FieldOutcome.MAPPED, value)
 
     def lost(self, path: KeyPath, became: str, value: str | None = None) -> None:
         """Note a field that is not supported here."""
-        self._note(path, became, Fate.LOST, value)
+        self._note(path, became, FieldOutcome.LOST, value)
 
     def elsewhere(self, path: KeyPath, became: str, value: str | None = None) -> None:
         """Note a field that is for others."""
-        self._note(path, became, Fate.ELSEWHERE, value)
+        self._note(path, became, FieldOutcome.ELSEWHERE, value)
 
-    def _note(self, path: KeyPath, became: str, fate: Fate, value: str | None) -> None:
+    def _note(self, path: KeyPath, became: str, fate: FieldOutcome, value: str | None) -> None:
         """Note a field once, if it is present; everything below it counts as noted too."""
         field = self.get(path)
         if path not in self._noted and (field is not None or value is not None):

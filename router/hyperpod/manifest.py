@@ -10,9 +10,9 @@ import re
 from typing import NamedTuple
 
 from router.api.endpoints import ENDPOINTS, INVOCATIONS, OPEN_PATHS
-from router.hyperpod import own
+from router.hyperpod import annotation
 from router.hyperpod.environment import place_workers, read_environment
-from router.hyperpod.fields import SPEC, Fate, Note, Reading, find
+from router.hyperpod.fields import SPEC, FieldOutcome, Note, Reading, find
 from router.hyperpod.lmcache import LMCACHE, Naming
 from router.hyperpod.routing import choose_strategy
 from router.runtime.quote import shown
@@ -310,22 +310,22 @@ def translate(text: str, file: str, workers: str | None) -> Mapped:
     """
     manifest, others = find(text, file)
     reading = Reading(manifest)
-    ours = own.parse_own(reading, manifest)
-    count = place_workers(reading, workers, own.count_workers(reading, ours))
-    instead = own.name_strategy(ours)
+    ours = annotation.parse_own(reading, manifest)
+    count = place_workers(reading, workers, annotation.count_workers(reading, ours))
+    instead = annotation.name_strategy(ours)
     chosen = choose_strategy(reading, instead)
     strategy = instead or chosen
-    check_cache(reading, strategy, own.asks(ours))  # notes the variables that it uses
+    check_cache(reading, strategy, annotation.asks(ours))  # notes the variables that it uses
     read_environment(reading, strategy)
     read_limits(reading, count)
     read_paths(reading)
     note_the_rest(reading)
     if ours is not None:
-        own.overlay(reading, ours, workers)
-    own.spread(reading)
+        annotation.overlay(reading, ours, workers)
+    annotation.spread(reading)
     notes = [*reading.notes, *(_passed_over(kind) for kind in others)]
     if manifest.data.get("status") is not None:
-        notes.append(Note("status", "***", "written by Kubernetes", Fate.ELSEWHERE))
+        notes.append(Note("status", "***", "written by Kubernetes", FieldOutcome.ELSEWHERE))
     places = {(): reading.place(("spec",)), **reading.places}
     empty = ours.empty if ours else set()
     document = Document(file, reading.data, places, [], empty)
@@ -333,4 +333,4 @@ def translate(text: str, file: str, workers: str | None) -> Mapped:
 
 
 def _passed_over(kind: str) -> Note:
-    return Note("kind", kind, "another resource, passed over", Fate.ELSEWHERE)
+    return Note("kind", kind, "another resource, passed over", FieldOutcome.ELSEWHERE)

@@ -1,7 +1,7 @@
 """The routing strategy, and where requests name their session."""
 
+from router.hyperpod.annotation import ANNOTATION
 from router.hyperpod.fields import SPEC, Reading
-from router.hyperpod.own import ANNOTATION
 from router.settings.errors import KeyPath
 
 #: HyperPod's values of `routingStrategy`, the default first. Our strategies have the same names.

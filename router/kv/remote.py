@@ -19,7 +19,7 @@ from controller.index.block_events import MAX_BLOCK_TOKENS
 from controller.kv_memory import DEFAULT_BLOCK_SIZES
 from router.kv.answers import Answers
 from router.settings.server import TimeoutSettings
-from router.upstream.errors import Silent
+from router.upstream.errors import ResponseTimeout
 from router.upstream.pool import Upstream
 from router.upstream.usage import MAX_TOKENS
 from strategies.api import Outcome, Prompt
@@ -122,7 +122,7 @@ class RemoteMemory:
                 async with asyncio.timeout(self._deadline):
                     await self._ask(prompt, prediction, workers)
                 self.answers += 1
-            except (TimeoutError, Silent):
+            except (TimeoutError, ResponseTimeout):
                 prediction.failure = SLOW
             except Exception as error:  # noqa: BLE001 - the request must go on, whatever happened
                 prediction.failure, self.why = AWAY, str(error)

@@ -20,7 +20,7 @@ from router.replicas.channel import Channel, Lost, Refusal, first
 from router.replicas.replication import Sharing
 from router.replicas.sockets import Wires
 from router.runtime import logs
-from router.runtime.process import obeying, raise_descriptors, settle
+from router.runtime.process import raise_descriptors, settle, signal_handlers
 from router.settings.errors import dotted
 from router.settings.model import LogSettings, Settings
 from router.settings.types import SEALED, SEALED_MARK, Address
@@ -41,8 +41,11 @@ def opened(sealed: bytes) -> Settings:
     try:
         return Settings.model_validate(_with_secrets(msgspec.json.decode(sealed)))
     except ValidationError as error:
-        found = error.errors(include_url=False, include_input=False)
-    why = (f"{dotted(one['loc'])}: {one['msg'].removeprefix('Value error, ')}" for one in found)
+        errors = error.errors(include_url=False, include_input=False)
+    why = (
+        f"{dotted(problem['loc'])}: {problem['msg'].removeprefix('Value error, ')}"
+        for problem in errors
+    )
     raise Unusable("; ".join(why))
 
 
@@ -103,12 +106,16 @@ class Child:
 
     async def run(self, end: socket.socket) -> None:
         """Serve until told to stop, or until the parent is gone."""
-        with obeying(self._end, nothing):  # new settings come over the channel, not by a signal
+        # New settings come over the channel, not by a signal.
+        with signal_handlers(self._end, nothing):
             channel = await Channel.open(end, self._hear)
             self._view.ask = channel.ask
             if self._sharing is not None:
                 self._sharing.begin()
-            tasks = [asyncio.create_task(one) for one in (self._obey(channel), self._tell(channel))]
+            tasks = [
+                asyncio.create_task(coroutine)
+                for coroutine in (self._obey(channel), self._tell(channel))
+            ]
             await self._serving.run(self._listeners, self._admin)
             # Send the last counts, or the sums over all processes would fall.
             channel.tell("counted", self._view.own_metrics())

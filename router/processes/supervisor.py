@@ -32,7 +32,7 @@ from router.observe.merge import (
 )
 from router.observe.process import process_metrics
 from router.processes.child import Order, seal
-from router.reload import refuse_what_needs_one
+from router.reload import check_multiprocess
 from router.replicas.channel import (
     USUAL,
     Channel,
@@ -53,7 +53,7 @@ log = logging.getLogger("warmroute.processes")
 #: Seconds until an ended process is restarted, doubled each time that it ends early again.
 RESTART_DELAY_S, MAX_RESTART_DELAY_S = 0.1, 30.0
 #: A process that ran for this many seconds did not end early.
-LASTED_S = 60.0
+MIN_UPTIME_S = 60.0
 #: Seconds a process has to answer for its metrics or workers.
 ANSWER_TIMEOUT_S = 1.0
 #: Starts the child with this process's module path, and nothing else on it.
@@ -82,13 +82,13 @@ class Place:
         gone: Callable[[int], None] = _nothing,
         *,
         number: int = 1,
-        patience: ChannelTimeouts = USUAL,
+        timeouts: ChannelTimeouts = USUAL,
         restart_delay_s: float = RESTART_DELAY_S,
     ) -> None:
         """`order` is called at every start; `answer` handles what the process asks.
 
         The process inherits `descriptors`. `gone` is called with its pid when it has ended.
-        `patience` says how long it may not answer. `number` is that of its own log lines. One that
+        `timeouts` says how long it may not answer. `number` is that of its own log lines. One that
         has ended is restarted after `restart_delay_s`, if it did not end early.
         """
         self.ready = asyncio.Event()
@@ -104,7 +104,7 @@ class Place:
         self._answer = answer
         self._descriptors = tuple(descriptors)
         self._has_gone = gone
-        self._patience = patience
+        self._timeouts = timeouts
         self._restart_delay_s = restart_delay_s
         self._watching: asyncio.Task[None] | None = None
         self.hangs = asyncio.Event()
@@ -135,7 +135,7 @@ class Place:
             self.tried.set()
             delay = (
                 self._restart_delay_s
-                if loop.time() - started > LASTED_S
+                if loop.time() - started > MIN_UPTIME_S
                 else min(MAX_RESTART_DELAY_S, 2 * delay)
             )
             log.error("%s; it is started again in %gs", how, delay)
@@ -161,7 +161,7 @@ class Place:
         channel.tell("begin", msgspec.msgpack.encode(self._order()))
         if self._told.is_set():
             channel.tell("stop")
-        self._watch(self._patience.starting)
+        self._watch(self._timeouts.starting)
         try:
             await channel.run()
             return await process.wait()
@@ -199,17 +199,17 @@ class Place:
             self.tried.set()
             self.serves = self._served = True
             self._unwatch()
-            self._watch(self._patience)
+            self._watch(self._timeouts)
         elif what == "counted":
             self._counted = growing(_decode(body))
         else:
             return await self._answer(what, body)
         return b""
 
-    def _watch(self, patience: ChannelTimeouts) -> None:
+    def _watch(self, timeouts: ChannelTimeouts) -> None:
         """Watch that the process answers; not during shutdown, which has its own deadlines."""
         if self._channel is not None and not self._told.is_set():
-            watching = watch(self._channel, patience, partial(self._changed, patience))
+            watching = watch(self._channel, timeouts, partial(self._changed, timeouts))
             self._watching = asyncio.create_task(watching)
 
     def _unwatch(self) -> None:
@@ -217,20 +217,20 @@ class Place:
             self._watching.cancel()
             self._watching = None
 
-    def _changed(self, patience: ChannelTimeouts, sign: Sign) -> None:
+    def _changed(self, timeouts: ChannelTimeouts, sign: Sign) -> None:
         pid = self.pid
         match sign:
             case Sign.SILENT:
                 self.hangs.set()
                 log.error(
                     "process %d has not answered for %gs: if it has not after %gs it is killed",
-                    *(pid, patience.silent_s, patience.dead_s),
+                    *(pid, timeouts.silent_s, timeouts.dead_s),
                 )
             case Sign.BACK:
                 self.hangs.clear()
                 log.warning("process %d answers again", pid)
             case Sign.DEAD:
-                log.error("process %d has not answered for %gs: killed", pid, patience.dead_s)
+                log.error("process %d has not answered for %gs: killed", pid, timeouts.dead_s)
                 self.kill()
 
     def stop(self, *, now: bool = False) -> None:
@@ -277,10 +277,10 @@ class Place:
     async def metrics(self) -> list[Family]:
         """Return the metrics of the running process plus the counters of its predecessors."""
         channel = self._channel
-        said = await self.ask("metrics")
+        reply = await self.ask("metrics")
         now = self._counted
-        if said is not None and channel is self._channel:  # otherwise it is part of `_gone` by now
-            now = _decode(said)
+        if reply is not None and channel is self._channel:  # else it is part of `_gone` by now
+            now = _decode(reply)
             self._counted = growing(now)
         return merged([self._gone, now])
 
@@ -316,12 +316,12 @@ class Processes:
         count: int,
         listen: Address,
         admin: Address | None,
-        patience: ChannelTimeouts = USUAL,
+        timeouts: ChannelTimeouts = USUAL,
         *,
         restart_delay_s: float = RESTART_DELAY_S,
         grace_s: float = GRACE_S,
     ) -> None:
-        """The addresses are reserved, each with a port; `patience` is for processes that hang.
+        """The addresses are reserved, each with a port; `timeouts` is for processes that hang.
 
         `restart_delay_s` is as for `Place`. Processes that are told to end are killed `grace_s`
         after their own deadlines.
@@ -338,7 +338,7 @@ class Processes:
                 self._wiring.wires(number - 1).all,
                 partial(self._gone, number),
                 number=number,
-                patience=patience,
+                timeouts=timeouts,
                 restart_delay_s=restart_delay_s,
             )
             for number in range(1, count + 1)
@@ -383,7 +383,7 @@ class Processes:
 
     async def change(self, settings: Settings) -> None:
         """Apply other settings in all processes. Raises CannotBuild; then nothing has changed."""
-        refuse_what_needs_one(settings)
+        check_multiprocess(settings)
         before, self._settings = self._settings, settings
         sealed = seal(settings)
         # Those that serve come first: one that starts may hang, and judges if nobody else answers.
@@ -396,12 +396,12 @@ class Processes:
             for place in silent:
                 place.tell("settings", seal(before))
             raise CannotBuild(str(refusal)) from None
-        asked = [place.change(sealed) for place in others[1:] if place.serves]
+        pending = [place.change(sealed) for place in others[1:] if place.serves]
         for place in others[1:]:
             if not place.serves:
                 place.tell("settings", sealed)
-        said = await asyncio.gather(*asked, return_exceptions=True)
-        for problem in said:
+        outcomes = await asyncio.gather(*pending, return_exceptions=True)
+        for problem in outcomes:
             if isinstance(problem, BaseException):
                 log.error("one process has not changed its settings: %s", problem)
         if settings.logs != before.logs:
@@ -432,9 +432,9 @@ class Processes:
     async def answer(self, what: str, _: bytes) -> bytes:
         """Answer a process that asks for something merged from all processes. Raises Refusal."""
         if what == "metrics":
-            said = await asyncio.gather(*(place.metrics() for place in self.places))
+            replies = await asyncio.gather(*(place.metrics() for place in self.places))
             own = families(metric for more in self._also for metric in more())
-            return text(merged([*said, own]))
+            return text(merged([*replies, own]))
         if (merge := _MERGES.get(what)) is not None:
             answers = await asyncio.gather(*(place.ask(what) for place in self.places))
             return merge(answer for answer in answers if answer is not None)

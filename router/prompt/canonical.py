@@ -222,14 +222,14 @@ def _length(content: str | list[Raw] | Raw | None) -> int:
 
 
 def _conversation(
-    head: bytes, found: Sequence[Message | Unread], spelling: "_Spelling | None" = None
+    head: bytes, conversation: Sequence[Message | Unread], spelling: "_Spelling | None" = None
 ) -> CanonicalText:
     """Return role and content of each message, in order. A part that cannot be read is hashed."""
     spelling = spelling or _Spelling()
     pieces = [head]
     others = 0
     plain = True
-    for at, message in enumerate(found, 1):
+    for at, message in enumerate(conversation, 1):
         role, content = message.role, message.content
         pieces.append(_ROLES.get(role) or _marked(role))
         if isinstance(content, Raw):

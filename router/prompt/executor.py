@@ -128,10 +128,10 @@ class PromptExecutor:
 
         `large`: even its text is too much for the event loop.
         """
-        asked = prompts.asked.get(request.model or "")
-        if asked is not None:
+        asked_model = prompts.asked.get(request.model or "")
+        if asked_model is not None:
             made = await self._ask(
-                prompts, endpoint, request, body, asked, tenant=tenant, large=large
+                prompts, endpoint, request, body, asked_model, tenant=tenant, large=large
             )
         elif prompts.keyed:
             made = await self._in_thread(prompts, endpoint, request, body, tenant, large=large)
@@ -144,10 +144,10 @@ class PromptExecutor:
         self, prompts: Prompts, endpoint: Endpoint, request: Request, body: bytes
     ) -> MadePrompt:
         """Make any request's prompt without counting it: the request is not sent."""
-        asked = prompts.asked.get(request.model or "")
+        asked_model = prompts.asked.get(request.model or "")
         large = len(body) > MAX_LOOP_EXPLAINED_BYTES and prompts.keyed
-        if asked is not None:
-            make = await prompts.ask(endpoint, request, body, asked)
+        if asked_model is not None:
+            make = await prompts.ask(endpoint, request, body, asked_model)
             return await self.reading.run(make, len(body)) if large else make()
         if large or not self.is_short(prompts, request, body):
             return await self._in_thread(prompts, endpoint, request, body, "", large=large)
@@ -193,7 +193,7 @@ class PromptExecutor:
         endpoint: Endpoint,
         request: Request,
         body: bytes,
-        asked: AskedModel,
+        asked_model: AskedModel,
         *,
         tenant: str,
         large: bool,
@@ -204,7 +204,7 @@ class PromptExecutor:
         else:
             prompts.asking += 1
             try:
-                make = await prompts.ask(endpoint, request, body, asked)
+                make = await prompts.ask(endpoint, request, body, asked_model)
             finally:
                 prompts.asking -= 1
         return await self.reading.run(make, 0, tenant) if large else make()

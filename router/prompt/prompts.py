@@ -181,17 +181,17 @@ class Prompts:
         return self.by_text(endpoint, request, reason)
 
     async def ask(
-        self, endpoint: Endpoint, request: Request, body: bytes, asked: AskedModel
+        self, endpoint: Endpoint, request: Request, body: bytes, asked_model: AskedModel
     ) -> Callable[[], MadePrompt]:
         """Ask a worker for the tokens; return what makes the prompt of them, without counting it.
 
         That may run in any thread.
         """
         try:
-            ids = await asked.ids(endpoint, body)
+            ids = await asked_model.ids(endpoint, body)
         except NotReproducible as refusal:
             return partial(self.by_text, endpoint, request, refusal.reason)
-        return lambda: MadePrompt(self._of_ids(endpoint, request, asked.identity, ids))
+        return lambda: MadePrompt(self._of_ids(endpoint, request, asked_model.identity, ids))
 
     def count(self, reason: str) -> None:
         """Count a prompt that `make`, `ask` or `by_text` made, by its reason."""

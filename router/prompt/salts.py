@@ -34,7 +34,7 @@ class Salts:
         self._operators = bool(settings.admin.keys)
         self.by_name: Mapping[str, str] = {}
         if settings.auth is not None and settings.auth.separate_caches:
-            keys = {key.name: key.key for key in settings.door_keys}
+            keys = {key.name: key.key for key in settings.client_keys}
             keys |= {key.access_key: key.secret_key for key in settings.sagemaker.sigv4}
             self.by_name = {name: _salt(key.get_secret_value()) for name, key in keys.items()}
 

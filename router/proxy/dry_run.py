@@ -77,41 +77,41 @@ class DryRun:
         self._steering = settings.steering
         self._names = Names.of(settings.session)
 
-    def as_from(self, endpoint: Endpoint, request: Request, asked: Question) -> None:
+    def as_from(self, endpoint: Endpoint, request: Request, question: Question) -> None:
         """Check `request`, and give it what its header and its API key would. Raises BadRequest."""
-        self._parsing.check(endpoint, request, asked.headers)
-        salt = self._salts.by_name.get(self._salts.meant(asked.key, asked.asker))
+        self._parsing.check(endpoint, request, question.headers)
+        salt = self._salts.by_name.get(self._salts.meant(question.key, question.asker))
         if salt is not None:
             give(endpoint, request, salt)
 
-    async def only(self, endpoint: Endpoint, request: Request, asked: Question) -> str:
+    async def only(self, endpoint: Endpoint, request: Request, question: Question) -> str:
         """Return the name of the only worker that can answer; empty if that is not so.
 
         It has the response that the request goes on from. Raises LostPrevious, NoWorker.
         """
         if endpoint.prompted is not Prompted.RESPONSES:
             return ""
-        anyone = self._operated and not asked.key
-        return await self._parsing.only(request, None if anyone else asked.key or asked.asker)
+        anyone = self._operated and not question.key
+        return await self._parsing.only(request, None if anyone else question.key or question.asker)
 
-    async def apart(self, asked: Question, work: Callable[[], T]) -> T:
+    async def apart(self, question: Question, work: Callable[[], T]) -> T:
         """Do something with its body, in a thread if it is large. Raises what that raises."""
-        if len(asked.body) <= MAX_LOOP_EXPLAINED_BYTES:
+        if len(question.body) <= MAX_LOOP_EXPLAINED_BYTES:
             return work()
-        return await self._tokenizing.reading.run(work, len(asked.body), asked.asker)
+        return await self._tokenizing.reading.run(work, len(question.body), question.asker)
 
     async def foresee(
-        self, pool: Pool, endpoint: Endpoint, request: Request, asked: Question
+        self, pool: Pool, endpoint: Endpoint, request: Request, question: Question
     ) -> Prompt:
         """Make the prompt of a request that is not sent; count it nowhere. Raises BadRequest."""
-        key = asked.key if self._operated else asked.asker
+        key = question.key if self._operated else question.asker
         if not pool.engine_fields and key not in self._steering:
             refuse_engine_fields(request)
-        body = asked.body
+        body = question.body
         made = await self._tokenizing.uncounted(pool.prompts, endpoint, request, body)
         prompt = fitted(pool, endpoint, request, made.prompt, body)
         able = [worker for worker in pool.workers if prompt.model in worker.models]
-        return within(prompt, [one for one in able if one.name not in prompt.barred], body)
+        return within(prompt, [worker for worker in able if worker.name not in prompt.barred], body)
 
     def would(
         self,
@@ -119,7 +119,7 @@ class DryRun:
         prompt: Prompt,
         workers: Sequence[Worker],
         session: SessionUse | None,
-        asked: Question,
+        question: Question,
         *,
         only: str,
     ) -> Forecast:
@@ -141,16 +141,16 @@ class DryRun:
             decide = self._ranking.in_session
             prompt, decision, _ = decide(pool, prompt, session, home, workers, stays=bool(only))
             session.going(decision.candidates[0].worker.name, pool, model)
-        tenant = asked.key if self._operated else asked.asker
+        tenant = question.key if self._operated else question.asker
         full = scheduler.turned_away(pool, prompt, tenant, only) if queues else None
         waits: Waits = "place" if queues and full is None else ""
         if not (queues or only) and session is None and scheduler.holds(decision):
             waits = "held"
-        others = left_out(pool, prompt, decision, self._scheduler.most)
+        others = left_out(pool, prompt, decision, self._scheduler.max_in_flight)
         refused = None if full is None else refusal(full)
-        ignored = pool.sessions is None and self._names.any(asked.headers, asked.body)
+        ignored = pool.sessions is None and self._names.any(question.headers, question.body)
         return Forecast(prompt, decision, waits, others, refused, ignored)
 
     def unable(self, pool: Pool, prompt: Prompt) -> Sequence[LeftOut]:
         """Return the workers that could not take the request now, and why."""
-        return unable(pool, prompt, self._scheduler.most)
+        return unable(pool, prompt, self._scheduler.max_in_flight)

@@ -100,8 +100,8 @@ class Limits:
                 _check_number(request, field, self._max_tokens)
         whole = True
         if request.messages:
-            found = _all_messages(request) if endpoint.native else request.messages
-            whole = self._check_list("messages", found, here)
+            conversation = _all_messages(request) if endpoint.native else request.messages
+            whole = self._check_list("messages", conversation, here)
         if endpoint.prompted is RESPONSES:
             whole = self._check_list("input", messages(request.input, "input"), here) and whole
         elif endpoint.prompted is COMPLETION or endpoint.prompted is INPUT:
@@ -115,9 +115,9 @@ class Limits:
         return whole
 
     def _check_native(self, request: Adapted) -> None:
-        found = request.native
-        inputs = found.beside.get("inputs")  # which have parts, as documents do
-        media = {**found.media, "inputs": images(documents(inputs, "inputs")) if inputs else 0}
+        native = request.native
+        inputs = native.beside.get("inputs")  # which have parts, as documents do
+        media = {**native.media, "inputs": images(documents(inputs, "inputs")) if inputs else 0}
         count = 0
         for field, more in media.items():
             count += more
@@ -148,11 +148,11 @@ class Limits:
                 _check_count(field, "images", count, self._images)
         return True
 
-    def _check_list(self, field: str, found: Sequence[Message | Unread], here: bool) -> bool:
-        _check_count(field, "messages", len(found), self._messages)
+    def _check_list(self, field: str, conversation: Sequence[Message | Unread], here: bool) -> bool:
+        _check_count(field, "messages", len(conversation), self._messages)
         size, parts, lists = 0, 0, list[list[msgspec.Raw] | msgspec.Raw]()
-        for one in found:
-            content = one.content
+        for message in conversation:
+            content = message.content
             if isinstance(content, list):
                 size += sum(map(len, content))
                 parts += len(content)
@@ -161,10 +161,10 @@ class Limits:
                 size += len(content)
                 parts += len(content) // _SCANNED * ELEMENTS
                 lists.append(content)
-            if one.output and is_list(one.output):
-                size += len(one.output)
-                parts += len(one.output) // _SCANNED * ELEMENTS
-                lists.append(one.output)
+            if message.output and is_list(message.output):
+                size += len(message.output)
+                parts += len(message.output) // _SCANNED * ELEMENTS
+                lists.append(message.output)
         if here and parts > ELEMENTS:
             return False
         if size > 2 * self._images:  # the shortest part is `{}`

@@ -63,10 +63,10 @@ class RequestReader:
         if responses and request.previous_response_id:
             only = await self.only(request, exchange.tenant)
         salt = give(endpoint, request, exchange.salt) if exchange.salt else b""
-        found = self._fleet.found(request.model, in_session=True)
-        if found is None:
-            found = await self._fleet.find(request.model, in_session=True)
-        pool, model, workers = found
+        destination = self._fleet.found(request.model, in_session=True)
+        if destination is None:
+            destination = await self._fleet.find(request.model, in_session=True)
+        pool, model, workers = destination
         request.model = model
         exchange.steers = exchange.trusted or pool.engine_fields
         if not exchange.steers:
@@ -116,8 +116,8 @@ class RequestReader:
         response = asked(request.previous_response_id)
         if not response:
             return ""
-        found = await self._responses.place(response, tenant, LostPrevious)
-        return "" if found is None else found[1].name
+        place = await self._responses.place(response, tenant, LostPrevious)
+        return "" if place is None else place[1].name
 
     def _at_once(self, endpoint: Endpoint, exchange: Exchange) -> Request | None:
         """Parse and check a body, as nearly all are; None if that takes more. Raises BadRequest."""
@@ -145,13 +145,13 @@ class RequestReader:
             if self.check(endpoint, request, exchange.headers, here=True):
                 return request, None
         read, size = partial(self._read, endpoint, exchange), len(exchange.body)
-        found = await self._tokenizing.reading.run(read, size, exchange.tenant)
-        if found is None:
+        parsed = await self._tokenizing.reading.run(read, size, exchange.tenant)
+        if parsed is None:
             await exchange.read_laxly()
             again = partial(read, again=True)
-            found = await self._tokenizing.reading.run(again, size, exchange.tenant)
-        assert found is not None  # noqa: S101 - what was read laxly is read, or refused
-        return found
+            parsed = await self._tokenizing.reading.run(again, size, exchange.tenant)
+        assert parsed is not None  # noqa: S101 - what was read laxly is read, or refused
+        return parsed
 
     def _read(
         self, endpoint: Endpoint, exchange: Exchange, *, again: bool = False

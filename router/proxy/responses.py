@@ -16,7 +16,14 @@ from router.proxy.proxy import Proxy, log_relayed
 from router.proxy.relay import AnswerCut, Relay
 from router.responses.ids import Stored
 from router.settings.model import Settings
-from router.upstream.errors import Gone, Redirected, Refused, Stale, WorkerError, answer_for
+from router.upstream.errors import (
+    ConnectionLost,
+    Redirected,
+    Refused,
+    Stale,
+    WorkerError,
+    answer_for,
+)
 
 #: Whose errors and events these paths have.
 _ENDPOINT = ENDPOINTS["/v1/responses"]
@@ -64,8 +71,8 @@ class Retrieval:
         finally:
             answered.end()
             if self._log_requests:
-                told = answered.status, answered.failure
-                log_relayed(exchange, worker, *told, monotonic() - began)
+                outcome = answered.status, answered.failure
+                log_relayed(exchange, worker, *outcome, monotonic() - began)
 
 
 class _Answered:
@@ -82,8 +89,8 @@ class _Answered:
     async def relay(self, stored: Stored, exchange: Exchange, relay: Relay) -> None:
         """Send the request, and relay the answer. Raises WorkerError, AnswerCut."""
         worker, upstream, body = self._worker, self._worker.upstream, exchange.body
-        told, method = (worker.host, worker.api_key, len(body)), exchange.method.encode()
-        head = upstream_head(stored.path.encode(), exchange, *told, method=method)
+        target, method = (worker.host, worker.api_key, len(body)), exchange.method.encode()
+        head = upstream_head(stored.path.encode(), exchange, *target, method=method)
         connection = await upstream.ask(head, body)
         try:
             if connection.head.redirects:
@@ -104,7 +111,7 @@ class _Answered:
         if isinstance(error, Refused):
             if not error.ours:
                 self._worker.lost(str(error))
-        elif isinstance(error, Gone | Stale):
+        elif isinstance(error, ConnectionLost | Stale):
             self._worker.attention.set()
 
     def end(self) -> None:

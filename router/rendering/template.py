@@ -73,7 +73,7 @@ def _same_as(tree: nodes.Template, name: str) -> AbstractSet[str]:
 
 def _given_contents(tree: nodes.Template, messages: AbstractSet[str]) -> dict[int, set[str]]:
     """Loops inside macros, by identity, with the macro's parameters that are given a content."""
-    found: dict[int, set[str]] = {}
+    parameters: dict[int, set[str]] = {}
     calls = defaultdict[str, list[nodes.Call]](list)
     for call in tree.find_all(nodes.Call):
         if isinstance(call.node, nodes.Name):
@@ -86,8 +86,8 @@ def _given_contents(tree: nodes.Template, messages: AbstractSet[str]) -> dict[in
             pairs += [(word.key, word.value) for word in call.kwargs if word.key in names]
             given |= {name for name, value in pairs if _read(value, "content") in messages}
         if given:
-            found |= dict.fromkeys((id(loop) for loop in _loops(macro)), given)
-    return found
+            parameters |= dict.fromkeys((id(loop) for loop in _loops(macro)), given)
+    return parameters
 
 
 def _loops(root: nodes.Node) -> Iterator[nodes.For]:

@@ -21,7 +21,7 @@ from router.replay.report import Sample
 from router.replay.stream import Answer, Fault, error_message
 from router.settings.server import TimeoutSettings
 from router.upstream.connection import UpstreamConnection
-from router.upstream.errors import Refused, Silent, WorkerError
+from router.upstream.errors import Refused, ResponseTimeout, WorkerError
 from router.upstream.pool import Upstream
 
 CONNECT_TIMEOUT_S = 10.0
@@ -180,7 +180,7 @@ def _fault_of(error: Exception) -> Fault:
     match error:
         case Refused():
             return Fault("connect", message)
-        case TimeoutError() | Silent():
+        case TimeoutError() | ResponseTimeout():
             return Fault("timeout", message)
         case WorkerError():
             return Fault("broken stream", f"the server {message}")

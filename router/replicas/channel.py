@@ -193,30 +193,30 @@ class Sign(Enum):
 class Beats:
     """Counts the missed beats of one process. Pure."""
 
-    def __init__(self, patience: ChannelTimeouts) -> None:
-        self._patience = patience
+    def __init__(self, timeouts: ChannelTimeouts) -> None:
+        self._timeouts = timeouts
         self._missed = 0
 
     def count(self, *, answered: bool) -> Sign | None:
         """Count one more beat; return what has changed, if anything."""
         before, self._missed = self._missed, 0 if answered else self._missed + 1
         if answered:
-            return Sign.BACK if before >= self._patience.silent else None
-        if self._missed == self._patience.dead:
+            return Sign.BACK if before >= self._timeouts.silent else None
+        if self._missed == self._timeouts.dead:
             return Sign.DEAD
-        return Sign.SILENT if self._missed == self._patience.silent else None
+        return Sign.SILENT if self._missed == self._timeouts.silent else None
 
 
 async def watch(
-    channel: Channel, patience: ChannelTimeouts, changed: Callable[[Sign], None]
+    channel: Channel, timeouts: ChannelTimeouts, changed: Callable[[Sign], None]
 ) -> None:
     """Watch a process until cancelled; call `changed` at every change."""
-    beats = Beats(patience)
+    beats = Beats(timeouts)
     # One question stays open until it is answered: a process that answers late does not hang.
     question = asyncio.create_task(_answers(channel))
     try:
         while True:
-            await asyncio.sleep(patience.beat_s)
+            await asyncio.sleep(timeouts.beat_s)
             answered = question.done() and question.result()
             if answered:
                 question = asyncio.create_task(_answers(channel))

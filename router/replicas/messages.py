@@ -61,7 +61,7 @@ class Ended(Struct, array_like=True, tag=3, gc=False):
     """The length of its prompt, as the worker reported it."""
 
 
-class Anew(Struct, array_like=True, tag=4, gc=False):
+class Resync(Struct, array_like=True, tag=4, gc=False):
     """Start over: forget everything told before; what is still in flight follows."""
 
     asks: bool
@@ -77,10 +77,10 @@ class GiveWay(Struct, array_like=True, tag=5, gc=False):
     """The number of the other one within the process that sends that."""
 
 
-News = Booked | Began | Ended | Anew | GiveWay | ResponseOwner | OwnerQuery
+News = Booked | Began | Ended | Resync | GiveWay | ResponseOwner | OwnerQuery
 
 
-class Letter(Struct, array_like=True, gc=False):
+class Batch(Struct, array_like=True, gc=False):
     """Several pieces of news, in the order in which they happened."""
 
     place: int
@@ -94,7 +94,7 @@ class Letter(Struct, array_like=True, gc=False):
 _LARGE, _SMALL, _KEY = 128, 64, 9
 
 encode = msgspec.msgpack.Encoder().encode
-decode = msgspec.msgpack.Decoder(Letter).decode
+decode = msgspec.msgpack.Decoder(Batch).decode
 
 
 def size(news: News) -> int:
@@ -109,12 +109,12 @@ def size(news: News) -> int:
 def letters(place: int, pid: int, news: Sequence[News], most: int) -> list[bytes]:
     """Encode all news as letters, starting a new one as soon as one has `most` bytes."""
     written, some, total = [], list[News](), 0
-    for one in news:
-        some.append(one)
-        total += size(one)
+    for item in news:
+        some.append(item)
+        total += size(item)
         if total >= most:
-            written.append(encode(Letter(place, pid, some)))
+            written.append(encode(Batch(place, pid, some)))
             some, total = [], 0
     if some:
-        written.append(encode(Letter(place, pid, some)))
+        written.append(encode(Batch(place, pid, some)))
     return written

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from router.fleet.fleet import Fleet
 from router.fleet.pool import Pool
 from router.fleet.worker import Worker
-from router.replicas.messages import Anew, Began, Booked, Ended, GiveWay, News
+from router.replicas.messages import Began, Booked, Ended, GiveWay, News, Resync
 from router.responses.messages import OwnerQuery, ResponseOwner
 from strategies.api import NO_LOADING, Candidate, Cost, Outcome, Prompt
 from strategies.cost.load import Booking
@@ -70,7 +70,7 @@ class Mirror:
                         kept_tokens=news.kept_tokens,
                     )
                     _end(request, outcome, min(now, news.at))
-            case Anew():
+            case Resync():
                 self.gone(place, now)
             case GiveWay():  # concerns a request of this process
                 pass

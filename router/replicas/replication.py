@@ -20,13 +20,13 @@ from msgspec.structs import replace
 from router.fleet.fleet import Fleet
 from router.fleet.pool import Pool
 from router.replicas.messages import (
-    Anew,
+    Batch,
     Began,
     Booked,
     Ended,
     GiveWay,
-    Letter,
     News,
+    Resync,
     letters,
     size,
 )
@@ -115,7 +115,7 @@ class Sharing:
         self._inbox.clear()  # this was meant for the previous process at this place
         self._inbox.begin(self._hear)
         for outbox in self._outboxes.values():
-            outbox.write(self._letter(Anew(asks=True)))
+            outbox.write(self._letter(Resync(asks=True)))
         self._flush()
         self._beat()
 
@@ -243,7 +243,7 @@ class Sharing:
         if (timer := self._timers.pop("flush", None)) is not None:
             timer.cancel()
         news, self._news, self._bytes = self._news, [], 0
-        letter = sealed(Letter(self._place, self._pid, news)) if news else b""
+        letter = sealed(Batch(self._place, self._pid, news)) if news else b""
         for outbox in self._outboxes.values():
             if letter and outbox.line is Line.OPEN:
                 outbox.write(letter)
@@ -260,7 +260,7 @@ class Sharing:
         """Check whether processes that did not read do so again."""
         del self._timers["again"]
         for outbox in self._outboxes.values():
-            if outbox.line is Line.LOST and outbox.reads(self._letter(Anew(asks=False))):
+            if outbox.line is Line.LOST and outbox.reads(self._letter(Resync(asks=False))):
                 self._open_line(outbox)
         self._flush()
 
@@ -268,7 +268,7 @@ class Sharing:
         """Tell a process everything in flight now, and from then on all news."""
         self._flush()  # first, because collected news is already part of what is in flight
         now = monotonic()
-        under_way: list[News] = [Anew(asks)]
+        under_way: list[News] = [Resync(asks)]
         for number in self._open:
             under_way += self._state(number, now)
         outbox.begin(letters(self._place, self._pid, under_way, LETTER_BYTES))
@@ -282,7 +282,7 @@ class Sharing:
         return [news, Began(number, now)] if number in self._begun else [news]
 
     def _letter(self, news: News) -> bytes:
-        return sealed(Letter(self._place, self._pid, [news]))
+        return sealed(Batch(self._place, self._pid, [news]))
 
     def _beat(self) -> None:
         """Send a heartbeat, and check those of the others."""
@@ -295,7 +295,7 @@ class Sharing:
                 self.mirror.gone(place, now)
                 self._silent.add(place)
         if self._open:
-            sign = sealed(Letter(self._place, self._pid, []))
+            sign = sealed(Batch(self._place, self._pid, []))
             for outbox in self._outboxes.values():
                 if outbox.line is Line.OPEN and not outbox.behind:
                     outbox.write(sign)
@@ -339,7 +339,7 @@ class Sharing:
         self.mirror.take(place, news, now)
         if isinstance(news, GiveWay):
             self._take_back(place, news, now)
-        elif isinstance(news, Anew):
+        elif isinstance(news, Resync):
             self._silent.discard(place)
             if news.asks or self._outboxes[place].line is Line.ABSENT:
                 self._open_line(self._outboxes[place])

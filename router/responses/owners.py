@@ -66,7 +66,7 @@ class Responses:
 
     def change(self, settings: Settings) -> None:
         """Apply other settings to requests from now on; `tidy` is to be called afterwards."""
-        names = {key.name for key in settings.door_keys}
+        names = {key.name for key in settings.client_keys}
         names |= {key.access_key for key in settings.sagemaker.sigv4}
         self._separate = len(names) > 1
         redis = settings.session.redis

@@ -16,17 +16,17 @@ from contextlib import contextmanager
 log = logging.getLogger("warmroute.processes")
 
 #: Allocations until the youngest generation is collected; a few requests reach Python's own 700.
-YOUNG = 20_000
+GC_THRESHOLD = 20_000
 #: glibc's mallopt: bytes kept at the top of the heap, and the size from which memory is mapped.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-KEPT, MAPPED = 32 << 20, 32 << 20
+TRIM_THRESHOLD_BYTES, MMAP_THRESHOLD_BYTES = 32 << 20, 32 << 20
 #: Seconds without a large request after which the memory of earlier ones is returned.
-QUIET_S = 15.0
+TRIM_DELAY_S = 15.0
 #: Seconds for which a thread may keep the GIL while the event loop wants it; Python's own are ten
 #: times as many, and the loop takes it several times for each request.
 SWITCH_S = 0.0005
 #: Descriptors needed besides those of connections.
-OTHERS = 64
+RESERVED_DESCRIPTORS = 64
 
 
 def raise_descriptors(connections: int) -> None:
@@ -38,13 +38,13 @@ def raise_descriptors(connections: int) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    if hard != resource.RLIM_INFINITY and hard < 2 * connections + OTHERS:
+    if hard != resource.RLIM_INFINITY and hard < 2 * connections + RESERVED_DESCRIPTORS:
         log.warning(
             "at most %d file descriptors may be open, but clients.connections: %d may need %d;"
             " raise the limit (ulimit -Hn) or allow fewer connections",
             hard,
             connections,
-            2 * connections + OTHERS,
+            2 * connections + RESERVED_DESCRIPTORS,
         )
 
 
@@ -55,25 +55,25 @@ def settle() -> None:
     blocks the loop for tens of milliseconds. They live as long as the process, so they are frozen.
     The young generation is collected less often, because requests leave hardly any cycles. And the
     memory of a long prompt is not returned to the system before the next one comes, if that comes
-    soon (`give_back`): mapping and clearing its pages again costs more than reading the prompt.
+    soon (`trim_memory`): mapping and clearing its pages again costs more than reading the prompt.
     """
     sys.setswitchinterval(SWITCH_S)
     gc.collect()
     gc.freeze()
-    gc.set_threshold(YOUNG, 10, 50)
+    gc.set_threshold(GC_THRESHOLD, 10, 50)
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:  # not every libc has it
-        mallopt(M_TRIM_THRESHOLD, KEPT)
-        mallopt(M_MMAP_THRESHOLD, MAPPED)
+        mallopt(M_TRIM_THRESHOLD, TRIM_THRESHOLD_BYTES)
+        mallopt(M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES)
 
 
-async def give_back(ended: Callable[[], int]) -> None:
+async def trim_memory(ended: Callable[[], int]) -> None:
     """Return free memory to the system each time that large requests have ended and no other has
     since; `ended` returns how many have."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     before = done = ended()
     while trim is not None:
-        await asyncio.sleep(QUIET_S)
+        await asyncio.sleep(TRIM_DELAY_S)
         now = ended()
         if now == before != done:
             done = now
@@ -82,7 +82,7 @@ async def give_back(ended: Callable[[], int]) -> None:
 
 
 @contextmanager
-def obeying(stop: Callable[[], None], again: Callable[[], None]) -> Iterator[None]:
+def signal_handlers(stop: Callable[[], None], again: Callable[[], None]) -> Iterator[None]:
     """Call `stop` and `again` on signals while the block runs.
 
     Afterwards the signals are ignored: only the exit is left, and must not look like a failure.

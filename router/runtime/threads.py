@@ -28,7 +28,7 @@ T = TypeVar("T")
 #: Bytes, and elements of a list, that are handled in one slice: about a millisecond each.
 BYTES, ELEMENTS = 1 << 20, 1024
 #: A rest is so many times as long as the work before it, and at most so many seconds.
-RATIO, LONGEST_S = 2.0, 0.05
+REST_RATIO, MAX_REST_S = 2.0, 0.05
 
 
 class _Thread(local):
@@ -74,15 +74,15 @@ def rest() -> None:
 
 def count(data: bytes, mark: bytes) -> int:
     """Count a byte in slices."""
-    found = 0
+    total = 0
     for start in range(0, len(data), BYTES):
-        found += data.count(mark, start, start + BYTES)
+        total += data.count(mark, start, start + BYTES)
         rest()
-    return found
+    return total
 
 
 def _due() -> float:
-    return min(LONGEST_S, RATIO * (thread_time() - _thread.since))
+    return min(MAX_REST_S, REST_RATIO * (thread_time() - _thread.since))
 
 
 _Turn = asyncio.Future[None]
@@ -155,7 +155,7 @@ class Lane:
             raise
 
     def _leave(self, tenant: str, turn: _Turn) -> None:
-        line = [one for one in self._lines.get(tenant, ()) if one[2] is not turn]
+        line = [waiter for waiter in self._lines.get(tenant, ()) if waiter[2] is not turn]
         if line:
             heapify(line)
             self._lines[tenant] = line
@@ -185,7 +185,7 @@ class Lane:
 
         That is never one whose line is no longer than the newcomer's would be.
         """
-        longest = max(self._lines, key=lambda one: len(self._lines[one]), default=None)
+        longest = max(self._lines, key=lambda other: len(self._lines[other]), default=None)
         if longest is None or len(self._lines[longest]) <= len(self._lines.get(tenant, ())) + 1:
             raise Crowded
         turn = max(self._lines[longest])[2]

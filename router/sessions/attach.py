@@ -48,7 +48,7 @@ def give_sessions(
         pool.sessions = sessions
 
 
-async def look_after(fleet: "Fleet") -> None:
+async def sweep_sessions(fleet: "Fleet") -> None:
     """Check stores regularly: how many sessions they hold, whether they can be reached, and, in
     memory, what has expired there."""
     while True:
@@ -63,7 +63,7 @@ async def look_after(fleet: "Fleet") -> None:
         await asyncio.sleep(CHECK_INTERVAL_S)
 
 
-async def let_go(fleet: "Fleet") -> None:
+async def stop_sessions(fleet: "Fleet") -> None:
     """Close the connections to stores."""
     for pool in fleet.pools:
         if pool.sessions is not None:

@@ -70,16 +70,16 @@ class Names(NamedTuple):
 
     def find(self, headers: Headers, body: bytes) -> str | None:
         """Return the id as it is `kept`; None if the request names none. Raises BadRequest."""
-        found = in_headers(headers, (self.header,))
-        if not found and self.field is not None:
-            found = in_body(body, self.field)
-        return kept(found) if found else None
+        session_id = in_headers(headers, (self.header,))
+        if not session_id and self.field is not None:
+            session_id = in_body(body, self.field)
+        return kept(session_id) if session_id else None
 
     def any(self, headers: Headers, body: bytes) -> bool:
         """Whether the request names a session at all, even wrongly, here or as SageMaker does."""
         try:
-            found = in_headers(headers, (AWS_HEADER,))
-            return found is not None or self.find(headers, body) is not None
+            session_id = in_headers(headers, (AWS_HEADER,))
+            return session_id is not None or self.find(headers, body) is not None
         except BadRequest:
             return True
 
@@ -91,14 +91,14 @@ def in_headers(headers: Headers, names: Iterable[bytes]) -> str | None:
     value.
     """
     for wanted in names:
-        found = None
+        given = None
         for name, value in headers:
             if name == wanted:
-                if found is not None and found != value:
+                if given is not None and given != value:
                     raise BadRequest(f"The header field `{wanted.decode()}` was given twice.")
-                found = value
-        if found is not None:
-            return _text(found.strip(b" \t"))
+                given = value
+        if given is not None:
+            return _text(given.strip(b" \t"))
     return None
 
 

@@ -9,7 +9,7 @@ each owner by last use, by end, and those that are over.
 BESIDE = ("used", "ends", "counts", "over", "era", "doubt", "owners", "owned", "line:")
 #: Most ids removed from the sorted sets in one script: by a new session (of expired sessions, and
 #: of evicted ones), and by one look. Limited because Redis serves nobody else while a script runs.
-CLEARED, SWEPT = 100, 1000
+MAX_CLEARED, MAX_SWEPT = 100, 1000
 #: Separates the fields of an answer: reading one string takes a third of the time of reading eight.
 APART = "\n"
 

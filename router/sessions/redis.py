@@ -15,7 +15,7 @@ from functools import cache
 from hashlib import sha1
 from typing import TYPE_CHECKING
 
-from router.sessions.lua import APART, BESIDE, CLEARED, SCRIPTS, SWEPT
+from router.sessions.lua import APART, BESIDE, MAX_CLEARED, MAX_SWEPT, SCRIPTS
 from router.sessions.store import PERHAPS, Kept, StoreDown
 from router.sessions.table import Binding, Bound, OpenSession, SessionLease
 
@@ -73,15 +73,15 @@ class Scripted:
     async def _on(self, connection: "AbstractConnection", script: str, named: list[Word]) -> Said:
         try:
             try:
-                said = await _ask(connection, "EVALSHA", *named)
+                reply = await _ask(connection, "EVALSHA", *named)
             except self._unknown:
                 await _ask(connection, "SCRIPT", "LOAD", script)
-                said = await _ask(connection, "EVALSHA", *named)
+                reply = await _ask(connection, "EVALSHA", *named)
         except BaseException:
             await connection.disconnect(nowait=True)  # the answer may still arrive
             raise
         self._free.append(connection)
-        return said
+        return reply
 
     async def close(self) -> None:
         """Close all idle connections."""
@@ -92,8 +92,8 @@ class Scripted:
 
 async def _ask(connection: "AbstractConnection", *command: Word) -> Said:
     await connection.send_command(*command)
-    said: Said = await connection.read_response()
-    return said
+    reply: Said = await connection.read_response()
+    return reply
 
 
 @cache
@@ -137,9 +137,9 @@ class RedisStore:
         end = "" if to.expires is None else repr(to.expires)
         used = "" if to.used is None else repr(to.used)
         noted = (to.own, to.call, end, int(to.fixed), to.owner)
-        more = (to.worker, expected or "", used, CLEARED, *noted)
-        done, *told = await self._do("bind", key, *more)
-        return Bound(_found(told), done=done == "1")
+        more = (to.worker, expected or "", used, MAX_CLEARED, *noted)
+        done, *fields = await self._do("bind", key, *more)
+        return Bound(_found(fields), done=done == "1")
 
     async def close(self, key: str, *, begun: float | None = None) -> OpenSession | None:
         """See `Store`."""
@@ -151,14 +151,14 @@ class RedisStore:
 
     async def listed(self, most: int) -> list[tuple[str, OpenSession]]:
         """See `Store`."""
-        left, *found = await self._do("list", "", most, SWEPT)
+        left, *rows = await self._do("list", "", most, MAX_SWEPT)
         while left != "0":  # clear away expired sessions in steps, so that no script runs long
-            left, *found = await self._do("list", "", most, SWEPT)
-        return [(key, _session(told)) for key, *told in (one.split(APART) for one in found)]
+            left, *rows = await self._do("list", "", most, MAX_SWEPT)
+        return [(key, _session(fields)) for key, *fields in (row.split(APART) for row in rows)]
 
     async def look(self) -> Kept:
         """See `Store`."""
-        return Kept(*map(int, await self._do("look", "", SWEPT)))
+        return Kept(*map(int, await self._do("look", "", MAX_SWEPT)))
 
     async def stop(self) -> None:
         """Close all connections."""
@@ -172,15 +172,15 @@ class RedisStore:
         arguments: list[Word] = [key, *rules, self._era, *more]
         try:
             async with asyncio.timeout(self._patience):  # includes waiting for a connection
-                said = await self._redis.run(SCRIPTS[what], keys, arguments)
+                reply = await self._redis.run(SCRIPTS[what], keys, arguments)
         except self._errors as error:
             # Something in between, such as a firewall, may have silently dropped the other
             # connections too.
             await self._redis.close()
             raise StoreDown(self._down(error)) from None
-        told: list[str] = said.split(APART) if isinstance(said, str) else said
-        self._era = told[0]
-        return told[1:]
+        words: list[str] = reply.split(APART) if isinstance(reply, str) else reply
+        self._era = words[0]
+        return words[1:]
 
     def _down(self, error: Exception) -> str:
         from router.runtime.redis import sentence  # noqa: PLC0415 - imports redis, an extra
@@ -188,13 +188,13 @@ class RedisStore:
         return sentence(self._url, error, "session.redis.password", password=self._has_password)
 
 
-def _found(told: list[str]) -> OpenSession | None:
-    if not told:
+def _found(fields: list[str]) -> OpenSession | None:
+    if not fields:
         return None
-    return PERHAPS if told == [""] else _session(told)
+    return PERHAPS if fields == [""] else _session(fields)
 
 
-def _session(told: list[str]) -> OpenSession:
-    worker, created, expires, used, own, call, fixed = told
+def _session(fields: list[str]) -> OpenSession:
+    worker, created, expires, used, own, call, fixed = fields
     times = float(created), float(expires), float(used)
     return OpenSession(worker, *times, own, call, fixed == "1")

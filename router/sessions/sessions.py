@@ -190,8 +190,8 @@ class Sessions:
             return self.opening(None)
         if named is not None:
             return self.named(ids.check(named))
-        found = self.names.find(headers, body)
-        return None if found is None else self.named(found)
+        session_id = self.names.find(headers, body)
+        return None if session_id is None else self.named(session_id)
 
     def named(self, key: str) -> SessionUse:
         """Continue a session, or start it if it is not open and clients may do so."""

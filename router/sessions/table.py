@@ -22,8 +22,8 @@ from router.settings.sessions import SessionSettings
 
 #: Most moved ends that one sweep puts back, and most others that it drops: a few milliseconds each.
 #: Expired sessions behind them stay in the table until a later sweep, but are refused if used.
-MOVED = 1000
-DROPPED = 1000
+MAX_MOVED = 1000
+MAX_DROPPED = 1000
 
 
 class SessionLease(NamedTuple):
@@ -183,12 +183,12 @@ class Table:
             return None
         return self._remove(key)
 
-    def sweep(self, now: float, moved: int = MOVED) -> int:
+    def sweep(self, now: float, moved: int = MAX_MOVED) -> int:
         """Drop expired sessions and return how many.
 
-        Stops after `moved` entries whose end has moved, or `DROPPED` others.
+        Stops after `moved` entries whose end has moved, or `MAX_DROPPED` others.
         """
-        dropped, left = 0, DROPPED
+        dropped, left = 0, MAX_DROPPED
         ends, sessions = self._ends, self._sessions
         while moved and left and self.due(now):
             _, key = heappop(ends)
@@ -210,15 +210,15 @@ class Table:
 
     def items(self, most: int, now: float) -> Iterator[tuple[str, OpenSession]]:
         """Return up to `most` open sessions, the least recently used first."""
-        found = self._sessions
-        lines = (((found[key].used, key) for key in line) for line in self._lines.values())
-        every = ((key, found[key]) for _, key in merge(*lines))
-        return islice(((key, one) for key, one in every if one.expires > now), most)
+        sessions = self._sessions
+        lines = (((sessions[key].used, key) for key in line) for line in self._lines.values())
+        every = ((key, sessions[key]) for _, key in merge(*lines))
+        return islice(((key, session) for key, session in every if session.expires > now), most)
 
     def _note_end(self, expires: float, key: str) -> None:
         heappush(self._ends, (expires, key))
         if len(self._ends) > 2 * len(self._sessions) + 64:  # most are of sessions closed since
-            self._ends = [(one.expires, key) for key, one in self._sessions.items()]
+            self._ends = [(session.expires, key) for key, session in self._sessions.items()]
             heapify(self._ends)
 
     def _remove(self, key: str) -> OpenSession:
@@ -229,16 +229,16 @@ class Table:
             del self._lines[session.owner]
         return session
 
-    def _held(self, one: str, newcomer: str) -> tuple[int, bool]:
+    def _held(self, owner: str, newcomer: str) -> tuple[int, bool]:
         """Return how many sessions an owner has, with the new one; of equals the newcomer goes."""
-        is_new = one == newcomer
-        return len(self._lines[one]) + is_new, is_new
+        is_new = owner == newcomer
+        return len(self._lines[owner]) + is_new, is_new
 
     def _make_room(self, owner: str, now: float) -> None:
         """Make room for another session of that owner."""
         self.sweep(now)
         while len(self._sessions) >= self.lease.most:
-            longest = max(self._lines, key=lambda one: self._held(one, owner))
+            longest = max(self._lines, key=lambda holder: self._held(holder, owner))
             if self._remove(next(iter(self._lines[longest]))).expires > now:
                 self.evicted += 1
             else:

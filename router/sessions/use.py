@@ -184,7 +184,7 @@ class SessionUse:
     def named(self, decision: "Decision", workers: "Sequence[Worker]") -> "Decision":
         """Return the decision with its reason corrected: if the worker is there but full, it is a
         spill."""
-        if decision.reason == "rebind" and any(one.name == self.bound for one in workers):
+        if decision.reason == "rebind" and any(worker.name == self.bound for worker in workers):
             return replace(decision, reason="spill")
         return decision
 
@@ -350,5 +350,5 @@ class SessionUse:
         line = b"x-warmroute-session: %b; expires=%b\r\n" % (self.state.encode(), ends)
         if self._wanted is not Requirement.NEW or status >= 400:
             return line
-        told = announced(self.id, self.expires).encode()
-        return line + b"x-amzn-sagemaker-new-session-id: %b\r\n" % told
+        announcement = announced(self.id, self.expires).encode()
+        return line + b"x-amzn-sagemaker-new-session-id: %b\r\n" % announcement

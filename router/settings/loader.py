@@ -110,9 +110,9 @@ def loads(text: str, file: str = "settings", folder: Path | None = None) -> Sett
     return validate(document, document.problems, folder or Path())
 
 
-def validate(document: Document, found: Iterable[Problem], folder: Path) -> Settings:
-    """Validate a document. Raises SettingsError with the problems `found` before and all others."""
-    problems, files = list(found), dict[Path, Mark]()
+def validate(document: Document, known: Iterable[Problem], folder: Path) -> Settings:
+    """Validate a document. Raises SettingsError with the problems `known` before and all others."""
+    problems, files = list(known), dict[Path, Mark]()
     try:
         context = {"folder": folder, "files": files}
         settings = Settings.model_validate(document.data, context=context)

@@ -195,19 +195,19 @@ class Settings(Model):
         )
 
     @property
-    def door_keys(self) -> tuple[KeySettings, ...]:
+    def client_keys(self) -> tuple[KeySettings, ...]:
         """The keys for the inference paths; none if everyone may use them."""
         return self.auth.keys if self.auth else ()
 
     @property
     def steering(self) -> frozenset[str]:
         """Names of the keys whose clients may tell engines what engines tell each other."""
-        return frozenset(key.name for key in self.door_keys if key.engine_fields)
+        return frozenset(key.name for key in self.client_keys if key.engine_fields)
 
     @property
     def admin_keys(self) -> tuple[KeySettings, ...]:
         """The keys for the operators' paths; none if everyone may use them."""
-        return self.admin.keys or self.door_keys
+        return self.admin.keys or self.client_keys
 
     def listening_on(self, listen: Address) -> Self:
         """Return a copy with another `listen`, with the same checks. Raises ValueError."""

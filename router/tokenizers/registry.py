@@ -154,7 +154,7 @@ def _one_of_each(pool: Pool, held: Mapping[str, str]) -> list[tuple[str, Worker]
             first.setdefault(name, worker)
             if name in held and identity(name, worker.models) == held[name]:
                 holding.setdefault(name, worker)
-    return sorted((first | holding).items(), key=lambda one: is_adapter(one[0], one[1].models))
+    return sorted((first | holding).items(), key=lambda item: is_adapter(item[0], item[1].models))
 
 
 class TokenizerRegistry:
@@ -356,10 +356,10 @@ class TokenizerRegistry:
         case.judged(worker.name, verdict, monotonic(), choosing=asks)
         (case.taking.add if takes else case.taking.discard)(worker.name)
         log_difference(case, worker.name)
-        asked = case.asked[worker.name]
-        if asked.verdict.state is Agreement.DIFFERS:
+        record = case.asked[worker.name]
+        if record.verdict.state is Agreement.DIFFERS:
             self._publish_one(case)
-            if asked.times == 1:
+            if record.times == 1:
                 self._finder.again(case.wanted, fresh=True)  # ours may be outdated
 
     def _forwards(self, case: SourceCase) -> bool:
@@ -386,18 +386,18 @@ class TokenizerRegistry:
             if only is not None and pool.name != only.pool:
                 continue
             known: dict[str, KnownModel] = {}
-            asked: dict[str, AskedModel] = {}
+            asked_models: dict[str, AskedModel] = {}
             if only is not None:
                 known = {n: m for n, m in pool.prompts.known.items() if n not in only.models}
-                asked = {n: m for n, m in pool.prompts.asked.items() if n not in only.models}
+                asked_models = {n: m for n, m in pool.prompts.asked.items() if n not in only.models}
             for case in cases:
                 if case.trusted and case.pool == pool.name:
-                    self._add(case, known, asked)
+                    self._add(case, known, asked_models)
             # Replaced only if they have changed, as others may be reading them.
             if known != pool.prompts.known:
                 pool.prompts.known = known
-            if asked != pool.prompts.asked:
-                pool.prompts.asked = asked
+            if asked_models != pool.prompts.asked:
+                pool.prompts.asked = asked_models
         for worker in self._fleet.workers if only is None else only.workers:
             mine = self._of_worker.get(worker, ())  # ids are sent if it takes those of all models
             worker.takes_ids = bool(mine) and all(worker.name in case.taking for case in mine)
@@ -410,7 +410,7 @@ class TokenizerRegistry:
             log_source(case, by_blocks=any(pool.kv is not None for pool in pools))
 
     def _add(
-        self, case: SourceCase, known: dict[str, KnownModel], asked: dict[str, AskedModel]
+        self, case: SourceCase, known: dict[str, KnownModel], asked_models: dict[str, AskedModel]
     ) -> None:
         """Add a source's models: those whose tokens are computed here, or asked of workers."""
         for name, called in case.models.items():
@@ -422,7 +422,7 @@ class TokenizerRegistry:
                 workers = partial(_tokenizing, case, name)
                 asker = WorkerTokenizer(self._inquiries, name, workers, lambda: case.left_out)
                 case.askers[name] = asker
-            asked[name] = AskedModel(called, case.askers[name].ids)
+            asked_models[name] = AskedModel(called, case.askers[name].ids)
 
 
 def _tokenizing(case: SourceCase, model: str) -> list[Worker]:

@@ -151,8 +151,8 @@ class SourceCase:
     @property
     def media(self) -> bool:
         """Return true if all workers agree on the tokens before an image too."""
-        asked = self.asked.values()
-        return self.trusted and bool(asked) and all(record.verdict.media for record in asked)
+        records = self.asked.values()
+        return self.trusted and bool(records) and all(record.verdict.media for record in records)
 
     @property
     def left_out(self) -> bool | None:

@@ -27,9 +27,9 @@ class TokenizerWorkerStatus(Shown):
     difference: DifferenceStatus | None
 
     @classmethod
-    def of(cls, name: str, asked: WorkerRecord) -> Self:
+    def of(cls, name: str, record: WorkerRecord) -> Self:
         """Return the form in which a worker's result is shown."""
-        verdict = asked.verdict
+        verdict = record.verdict
         return cls(name=name, state=verdict.state, why=verdict.why, difference=verdict.difference)
 
 
@@ -65,7 +65,7 @@ class TokenizerStatus(Shown):
             library=f"{tokenizer.library}: {tokenizer.why}" if tokenizer else None,
             keyed="tokens" if case.trusted else "text",
             reason=case.reason,
-            workers=[TokenizerWorkerStatus.of(*asked) for asked in sorted(case.asked.items())],
+            workers=[TokenizerWorkerStatus.of(*item) for item in sorted(case.asked.items())],
         )
 
 

@@ -43,7 +43,7 @@ PROMPT_TIMEOUT_S = 1.0
 #: loop.
 MAX_ASKED_BYTES = 1 << 20
 #: Seconds without asking any worker after one has not answered.
-PAUSE_S = 5.0
+RETRY_INTERVAL_S = 5.0
 #: Status codes if there is no such path, or access to it is denied.
 _NOT_SERVED = frozenset((401, 403, 404, 405, 501))
 #: Status codes of a prompt that the worker would refuse as a real request too.
@@ -212,7 +212,7 @@ class WorkerTokenizer:
         except PromptRefused:
             raise NotReproducible("refused by a worker") from None
         except (NoTokenizer, NoAnswer):
-            self._again = asyncio.get_running_loop().time() + PAUSE_S
+            self._again = asyncio.get_running_loop().time() + RETRY_INTERVAL_S
             raise NotReproducible("no worker tokenizes") from None
 
 

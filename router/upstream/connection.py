@@ -16,7 +16,7 @@ from router.http.sockets import enable_keepalive, send_queue_bytes
 from router.http.sse import only_comments
 from router.http.tls import turned_away
 from router.settings.server import TimeoutSettings
-from router.upstream.errors import Gone, Refused, Silent, Stale, WorkerError
+from router.upstream.errors import ConnectionLost, Refused, ResponseTimeout, Stale, WorkerError
 from router.upstream.faults import begins
 from router.upstream.response import ResponseHead, ResponseParser
 
@@ -248,10 +248,12 @@ class UpstreamConnection(asyncio.Protocol):
             return
         quiet = self._quiet_checks == ENDING_CHECKS and not self.paused
         if quiet and self._over is not None and self._over():
-            self._fail(Silent("did not end its answer"))
+            self._fail(ResponseTimeout("did not end its answer"))
         elif now >= self._deadline:
             late = now >= self._latest
-            self._fail(Silent("took too long in all" if late else "sent nothing for too long"))
+            self._fail(
+                ResponseTimeout("took too long in all" if late else "sent nothing for too long")
+            )
 
     # Waiting.
 
@@ -301,8 +303,8 @@ class UpstreamConnection(asyncio.Protocol):
         if self._reused and crossed and not self._got_any:
             return Stale("closed a kept connection")
         if self._answer.head is None:
-            return Gone("closed the connection before it answered")
-        return Gone("closed the connection before its answer ended")
+            return ConnectionLost("closed the connection before it answered")
+        return ConnectionLost("closed the connection before its answer ended")
 
     # Called by the transport.
 

@@ -45,13 +45,13 @@ class Stale(WorkerError):
     safe = True
 
 
-class Gone(WorkerError):
+class ConnectionLost(WorkerError):
     """The worker closed a connection in the middle of a request."""
 
     kind = "closed"
 
 
-class Garbled(WorkerError):
+class ProtocolError(WorkerError):
     """The worker's answer is not HTTP."""
 
     kind = "garbled"
@@ -74,7 +74,7 @@ class Redirected(WorkerError):
         self.target = shown(header(head.headers, b"location").decode("latin-1"), 200)
 
 
-class Silent(WorkerError):
+class ResponseTimeout(WorkerError):
     """The worker sent nothing for longer than the timeout."""
 
     kind = "timeout"
@@ -84,6 +84,6 @@ def answer_for(error: WorkerError, worker: str) -> APIError:
     """Translate a worker's error to the one that the client gets."""
     if isinstance(error, Refused):
         return NoWorker("No worker could be reached; please try again.")
-    if isinstance(error, Silent):
+    if isinstance(error, ResponseTimeout):
         return WorkerTooSlow(f"Worker {worker} {error}.")
     return WorkerFailed(f"Worker {worker} {error}.")

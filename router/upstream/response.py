@@ -7,7 +7,7 @@ import httptools
 
 from router.api.errors import Headers
 from router.http.headers import answer_fields, header
-from router.upstream.errors import Garbled
+from router.upstream.errors import ProtocolError
 
 
 class ResponseHead:
@@ -73,7 +73,7 @@ class ResponseParser:
         self.complete = False
         """The last byte of the answer has arrived."""
 
-    def feed(self, data: bytes) -> Garbled | None:
+    def feed(self, data: bytes) -> ProtocolError | None:
         """Parse more bytes; return what is wrong with them, if anything is.
 
         The error is returned, not raised: a kept error would keep the frames of its traceback.
@@ -82,12 +82,12 @@ class ResponseParser:
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            return Garbled("wants to switch protocols")
+            return ProtocolError("wants to switch protocols")
         except httptools.HttpParserCallbackError as error:  # our own error is its context
-            return Garbled(f"sent something that is not HTTP ({error.__context__ or error})")
+            return ProtocolError(f"sent something that is not HTTP ({error.__context__ or error})")
         except httptools.HttpParserError as error:
-            return Garbled(f"sent something that is not HTTP ({error})")
-        return Garbled("sent headers without end") if self._framing > MAX_HEAD_BYTES else None
+            return ProtocolError(f"sent something that is not HTTP ({error})")
+        return ProtocolError("sent headers without end") if self._framing > MAX_HEAD_BYTES else None
 
     def again(self, head: ResponseHead, body: bytes) -> None:
         """Take a whole answer whose head equals one that was parsed before."""

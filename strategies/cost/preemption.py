@@ -11,7 +11,7 @@ and each second of waiting makes up for some seconds of prefill, so that none st
 from collections.abc import Sequence
 
 from strategies.api import Candidate, Prompt
-from strategies.constants import AGING, LONGEST_S, MARGIN, PRICE, STEP_S
+from strategies.constants import AGING, MARGIN, MAX_WAIT_S, PRICE, STEP_S
 from strategies.cost.load import Booking, Load, late_s
 
 
@@ -58,11 +58,11 @@ def gives_way(
     """Whether a booking with `left_s` to go gives way to a prompt with these `keys` that comes now.
 
     It needs to have more than `least_s` to go, after each second of its own waiting has made up for
-    `AGING` seconds, and may not have come `LONGEST_S` ago. And it does not give way if that prompt
+    `AGING` seconds, and may not have come `MAX_WAIT_S` ago. And it does not give way if that prompt
     is only so short because of what the booking is computing.
     """
     since = booking.since
-    if since is None or now - since >= LONGEST_S or left_s - AGING * (now - since) <= least_s:
+    if since is None or now - since >= MAX_WAIT_S or left_s - AGING * (now - since) <= least_s:
         return False
     at = booking.held_blocks
     return not (at < len(keys) and at < len(booking.keys) and keys[at] == booking.keys[at])

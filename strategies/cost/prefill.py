@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from math import exp, log, sqrt
 from typing import Final, NamedTuple
 
-from strategies.constants import ALIKE, MARGIN, MOST_STEP, SHORTEST_S, WEIGHT
+from strategies.constants import ALIKE, MARGIN, MAX_STEP, MIN_TIMED_S, WEIGHT
 
 #: Initial guess for short prompts, in tokens per second. An 8B model on one H100 reaches 20,000.
 RATE: Final = 10_000.0
@@ -41,8 +41,8 @@ class Curve:
 
     def tokens(self, seconds: float, cached: float) -> float:
         """Return how many tokens that follow `cached` ones have most likely been computed."""
-        one, more = self.factor + self.growth * cached / GROWTH, self.growth / (2.0 * GROWTH)
-        return (sqrt(one * one + 4.0 * more * seconds * RATE) - one) / (2.0 * more)
+        linear, more = self.factor + self.growth * cached / GROWTH, self.growth / (2.0 * GROWTH)
+        return (sqrt(linear * linear + 4.0 * more * seconds * RATE) - linear) / (2.0 * more)
 
     def learn(self, context: float, step: float) -> None:
         """Learn from an answer that took `step` times as long as predicted.
@@ -87,7 +87,7 @@ class Pace:
     def observe(self, uncached: float, cached: float, seconds: float) -> None:
         """Learn from a prompt that had the worker to itself and took this many seconds."""
         predicted = self.curve.seconds(uncached, cached)
-        if predicted >= SHORTEST_S and seconds > 0.0:
+        if predicted >= MIN_TIMED_S and seconds > 0.0:
             self._compare(log(seconds / predicted))
             self.curve.learn(_context(uncached, cached), seconds / predicted)
         else:  # an upper bound is still valid: overheads only ever make an answer later
@@ -137,7 +137,7 @@ def weight(seen: int) -> float:
 
 def bounded(step: float) -> float:
     """Return how many times as long as predicted something counts as having taken."""
-    return min(MOST_STEP, max(1.0 / MOST_STEP, step))
+    return min(MAX_STEP, max(1.0 / MAX_STEP, step))
 
 
 class Held(NamedTuple):
@@ -245,13 +245,13 @@ class Loads:
         l2 = min(held.l2 * self.l2_s, pace.prefill(held.l2, held.gpu + held.l1))
         return Loading(l1 + l2, held.l1, held.l2)
 
-    def learn(self, found: Held, rest: tuple[int, int], pace: Pace, seconds: float) -> None:
-        """Learn from a worker that took `seconds` to load what it `found`, and to compute the rest.
+    def learn(self, tiers: Held, rest: tuple[int, int], pace: Pace, seconds: float) -> None:
+        """Learn from a worker that took `seconds` to load its `tiers`, and to compute the rest.
 
         `rest` is how many tokens it computed, and how many precede them. It tells something if it
         took longer to load than to compute; each tier moves by its share in the prediction.
         """
-        l1, l2 = found.l1 * self.l1_s, found.l2 * self.l2_s
+        l1, l2 = tiers.l1 * self.l1_s, tiers.l2 * self.l2_s
         predicted, computing = l1 + l2, pace.prefill(*rest)
         if predicted <= computing or seconds <= 0.0:
             return

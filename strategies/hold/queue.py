@@ -4,7 +4,7 @@ In a worker's queue a request waits behind everything that came before it. In th
 shortest can go first, each to the worker that is cheapest by then. So a request waits here until a
 worker that is about to be free accepts it. The order:
 
-1. requests that had their turn in vain, or that have waited for `LONGEST_S` (small prompts could
+1. requests that had their turn in vain, or that have waited for `MAX_WAIT_S` (small prompts could
    take every token of the KV cache that comes free before a large one can); in order of arrival,
 2. the tenants in turn,
 3. the shortest prefill, where each second since a request came makes up for `AGING` seconds.
@@ -22,15 +22,15 @@ from typing import Final, Generic, TypeVar
 from strategies.api import Decision, Prompt, nothing
 from strategies.constants import (
     AGING,
-    COMPARED,
-    FULL_LOOK_S,
-    LONGEST_S,
-    LOOK_S,
-    LOOKED_AT,
+    FULL_RERANK_INTERVAL_S,
     MARGIN,
+    MAX_COMPARISONS,
+    MAX_EXAMINED,
+    MAX_REMEMBERED_WORKERS,
+    MAX_WAIT_S,
     READY_S,
     READY_TOKENS,
-    REMEMBERED,
+    RERANK_INTERVAL_S,
     STEP_S,
 )
 from strategies.cost.load import Load
@@ -90,7 +90,7 @@ class Entry(Generic[T]):
 
         Raises an error if it is none; then the request keeps its place among others.
         """
-        candidates = checked(decision).candidates[:REMEMBERED]
+        candidates = checked(decision).candidates[:MAX_REMEMBERED_WORKERS]
         choice = candidates[0]
         self.load: Load = choice.worker.load
         self.costs = {c.worker.load: c.cost.total - c.cost.wait for c in candidates}
@@ -104,11 +104,11 @@ class Entry(Generic[T]):
 
     def look_again(self, now: float) -> None:
         """Set when it is due to be decided anew."""
-        self.again: float = now + (FULL_LOOK_S if self.full else LOOK_S)
+        self.again: float = now + (FULL_RERANK_INTERVAL_S if self.full else RERANK_INTERVAL_S)
 
     def is_over(self, now: float) -> bool:
-        """Whether it has waited for `LONGEST_S`."""
-        return now - self.wait.entered >= LONGEST_S
+        """Whether it has waited for `MAX_WAIT_S`."""
+        return now - self.wait.entered >= MAX_WAIT_S
 
     def gains(self, ready: Mapping[Load, float], accepting: Container[Load], now: float) -> bool:
         """Whether one of the `ready` workers has become the cheapest of those that accept more."""
@@ -259,7 +259,7 @@ class Queue(Generic[T]):
         self._take_back()
         looked = self._looked_at(now)
         self._seen = dict.fromkeys(looked)
-        left = max(1, COMPARED // len(loads))
+        left = max(1, MAX_COMPARISONS // len(loads))
         due = self._due(looked, now, left)
         for entry in looked:
             if entry not in due and not entry.bound:
@@ -287,14 +287,14 @@ class Queue(Generic[T]):
         Of each line the one with least need, then the next one of each, and so on: so none hides
         those that wait for another worker or model. Nor do those that go before all others.
         """
-        names = list(islice(self._lines, LOOKED_AT))
-        lines = [self._lines[name][:LOOKED_AT] for name in names]
-        if len(self._lines) > LOOKED_AT:  # the other lines are looked at next time
+        names = list(islice(self._lines, MAX_EXAMINED))
+        lines = [self._lines[name][:MAX_EXAMINED] for name in names]
+        if len(self._lines) > MAX_EXAMINED:  # the other lines are looked at next time
             for name in names:
                 self._lines[name] = self._lines.pop(name)
         in_turn = (entry for turn in zip_longest(*lines) for entry in turn if entry is not None)
         tenants: dict[str, list[Entry[T]]] = {}
-        for entry in islice(in_turn, LOOKED_AT):
+        for entry in islice(in_turn, MAX_EXAMINED):
             tenants.setdefault(entry.tenant, []).append(entry)
         for own in tenants.values():
             own.sort(key=_place)
@@ -306,8 +306,8 @@ class Queue(Generic[T]):
     def _first(self, now: float) -> list[Entry[T]]:
         """Return some of the requests that go before all others, in order of arrival."""
         old = takewhile(lambda entry: entry.is_over(now), self._entries)
-        first = {**dict.fromkeys(islice(old, LOOKED_AT)), **self._vain}
-        return nsmallest(LOOKED_AT, first, key=lambda entry: entry.wait.since)
+        first = {**dict.fromkeys(islice(old, MAX_EXAMINED)), **self._vain}
+        return nsmallest(MAX_EXAMINED, first, key=lambda entry: entry.wait.since)
 
     def _due(self, looked: list[Entry[T]], now: float, most: int) -> set[Entry[T]]:
         """Return at most `most` of these requests that are due to be decided anew."""
@@ -369,7 +369,7 @@ class Queue(Generic[T]):
         become many, only those are promised that would be looked at.
         """
         self._take_back()
-        if len(self._seen) > 3 * LOOKED_AT:
+        if len(self._seen) > 3 * MAX_EXAMINED:
             self._seen = dict.fromkeys(self._looked_at(now))
         for entry in self._seen:
             self._promise(entry, now)

@@ -6,7 +6,7 @@ decided anew. The worker counts as holding no more than before.
 """
 
 from strategies.api import FREE, Candidate, Decision
-from strategies.constants import LATE_S, MOST_STEP, STUCK_S, TIMES_GUESSED
+from strategies.constants import LATE_S, MAX_STEP, STUCK_S, TIMES_GUESSED
 from strategies.cost.load import Booking, Load, late_s
 from strategies.cost.prefill import Pace
 from strategies.hold.queue import Queue
@@ -16,7 +16,7 @@ def hangs(load: Load, pace: Pace, now: float) -> bool:
     """Whether the oldest prompt there is so late that the worker must be stuck."""
     load.wait(now)  # drops answers in one piece whose predicted time has passed
     for head in load.pending:
-        least = max(STUCK_S, head.prefill_s * (MOST_STEP if pace.curve.seen else TIMES_GUESSED))
+        least = max(STUCK_S, head.prefill_s * (MAX_STEP if pace.curve.seen else TIMES_GUESSED))
         return late_s(head, now - load.head_since) >= least
     return False
 

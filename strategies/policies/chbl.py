@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from xxhash import xxh3_64_intdigest
 
 from strategies.api import FREE, Candidate, Decision, Prompt, Strategy, WorkerView, option
-from strategies.constants import MOST_LOAD
+from strategies.constants import MAX_LOAD_FACTOR
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Chbl(Strategy):
             key = keys[depth - 1]
         order = sorted(workers, key=lambda worker: xxh3_64_intdigest(worker.name.encode(), key))
         flying = sum(worker.load.in_flight for worker in workers)
-        bound = MOST_LOAD * (flying + 1) / len(workers)
+        bound = MAX_LOAD_FACTOR * (flying + 1) / len(workers)
         reason = "prefix" if order[0].load.in_flight < bound else "spill"
         order.sort(key=lambda worker: worker.load.in_flight >= bound)
         return Decision([Candidate(worker, FREE) for worker in order], reason)

@@ -222,17 +222,17 @@ class KvAware(Strategy):
         name, cached, believed = candidate.worker.name, outcome.cached_tokens, candidate.believed
         if not outcome.ok or cached is None:
             return
-        found = outcome.found or believed.found(cached)
-        if found != believed and candidate.loading.tokens:
-            self._missed(prompt, name, found.gpu + found.l1)
+        tiers = outcome.found or believed.found(cached)
+        if tiers != believed and candidate.loading.tokens:
+            self._missed(prompt, name, tiers.gpu + tiers.l1)
             if self.kv.memory is not None and not shadowed:
                 sure = outcome.found is not None
-                self.kv.memory.correct(name, prompt, believed, found, sure=sure)
+                self.kv.memory.correct(name, prompt, believed, tiers, sure=sure)
         if outcome.found is not None or cached == candidate.held_tokens:  # else it is not certain
-            if outcome.computed_s and (found.l1 or found.l2):
+            if outcome.computed_s and (tiers.l1 or tiers.l2):
                 rest = max(0, prompt.tokens - cached), cached
-                self.kv.loads.learn(found, rest, candidate.worker.pace, outcome.computed_s)
-            if found.l2 and self.kv.loads.promotes:
+                self.kv.loads.learn(tiers, rest, candidate.worker.pace, outcome.computed_s)
+            if tiers.l2 and self.kv.loads.promotes:
                 promoted = self._promoted
                 promoted.close(promoted.insert(prompt.keys[: prompt.blocks_in(cached)], name))
 

@@ -23,7 +23,7 @@ VERSION = 2
 #: The known sequences of block ends; a run is written with its index in this tuple.
 _ENDS: tuple[Sequence[int], ...] = (TEXT_ENDS, TOKEN_ENDS, BLOCKS)
 #: Most tokens that can be cached after the last block: a partial block and an answer.
-_MOST_EXTRA = 1 << 30
+_MAX_EXTRA_TOKENS = 1 << 30
 
 
 class BadDump(ValueError):
@@ -41,7 +41,7 @@ class _DumpedRun(msgspec.Struct, array_like=True):
 class _Held(msgspec.Struct, array_like=True):
     run: int
     blocks: Annotated[int, Meta(ge=1)]
-    extra: Annotated[float, Meta(ge=0.0, le=_MOST_EXTRA)]
+    extra: Annotated[float, Meta(ge=0.0, le=_MAX_EXTRA_TOKENS)]
     stamp: Annotated[int, Meta(ge=0)]
 
 

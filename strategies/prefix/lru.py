@@ -12,13 +12,13 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
-from strategies.constants import MOST_LOST
+from strategies.constants import MAX_LOST_SHARE
 
 UNBOUNDED = float("inf")
 #: Bytes of an entry with its share of a node (measured: 700), and of one key.
 ENTRY_BYTES, KEY_BYTES = 760, 8
 #: One `shrink` gives up once so many entries in use were passed over.
-MOST_PASSED = 8
+MAX_PASSED_OVER = 8
 
 
 class CacheEntry:
@@ -204,7 +204,7 @@ class Shadow:
             if self.bytes > bytes_:
                 self.keep(entry, entry.held - -(-(self.bytes - int(bytes_)) // KEY_BYTES))
             elif entry.users:
-                if passed >= MOST_PASSED or entry.stamp == self.clock:
+                if passed >= MAX_PASSED_OVER or entry.stamp == self.clock:
                     return done  # running requests take more than its stated capacity
                 passed += self._pass(entry)
             elif over < entry.extra:
@@ -237,8 +237,11 @@ class Shadow:
             self.hold(entry, blocks)
 
     def lost(self, stamp: int) -> None:
-        """Note that a prefix last used at `stamp` is gone: at most `MOST_LOST` of all tokens go."""
-        self.least = self.size * (1.0 - MOST_LOST)
+        """Note that a prefix last used at `stamp` is gone.
+
+        At most `MAX_LOST_SHARE` of all tokens go.
+        """
+        self.least = self.size * (1.0 - MAX_LOST_SHARE)
         self.lost_at = max(self.lost_at, stamp)
 
     def drop_lost(self, most: int) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from router.fleet.build import CannotBuild
-from router.reload import refuse_what_needs_one
+from router.reload import check_multiprocess
 from router.settings.model import Settings
 from tests.commands import Serve, run
 from tests.support import MakeStub, until
@@ -37,9 +37,9 @@ def test_engines_that_dial_in_are_heard_by_one(tmp_path: Path) -> None:
 def test_what_each_can_hear_or_ask_for(worker: dict[str, str], more: dict[str, str]) -> None:
     """These settings are accepted: each process can connect, or ask the controller."""
     given = {"strategy": "kvaware", "workers": [worker], **more}
-    refuse_what_needs_one(Settings.model_validate(given))
+    check_multiprocess(Settings.model_validate(given))
     with pytest.raises(CannotBuild, match="cannot hear"):
-        refuse_what_needs_one(Settings.model_validate({"workers": [DIALS]}))
+        check_multiprocess(Settings.model_validate({"workers": [DIALS]}))
 
 
 def test_later_too(stub: MakeStub, serve: Serve) -> None:

@@ -16,7 +16,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from router.cli.serve import tell_what_is_not_shared
+from router.cli.serve import log_unshared_state
 from router.settings.model import Settings
 from strategies import registry
 from strategies.api import Capabilities
@@ -353,6 +353,6 @@ def test_what_is_not_shared_is_said(
     """It is logged at the start; prompts are mentioned only if the strategy would miss them."""
     monkeypatch.setattr(registry, "make", lambda *_: strategy(strategy.Options()))
     caplog.set_level("INFO")
-    tell_what_is_not_shared(Settings.model_validate({"workers": ["http://127.0.0.1:1"]}), 2)
+    log_unshared_state(Settings.model_validate({"workers": ["http://127.0.0.1:1"]}), 2)
     assert caplog.text.count("2 processes share the port") == 1
     assert caplog.text.count("one time in 2") == warned

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from router.hyperpod.fields import Fate
+from router.hyperpod.fields import FieldOutcome
 from router.hyperpod.loader import take
 from router.settings.loader import load, loads
 from router.settings.model import Settings
@@ -199,7 +199,7 @@ def test_the_manifest_of_hyperpod() -> None:
     assert asked is not None
     assert (asked.redis, asked.names) == ("redis://redis.team-a.svc:6379", "engine")
     assert (asked.model, asked.seed) == ("/opt/ml/model", "0")
-    assert {note.fate for note in notes} == {Fate.MAPPED, Fate.ELSEWHERE}
+    assert {note.fate for note in notes} == {FieldOutcome.MAPPED, FieldOutcome.ELSEWHERE}
     (manifest,) = documents(path)
     noted = {note.field for note in notes}
     inside = tuple(f"{field}{end}" for field in noted for end in ".[")

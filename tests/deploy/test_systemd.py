@@ -14,7 +14,7 @@ import pytest
 
 from router.cli.controller_service import ENDING_S
 from router.processes.supervisor import GRACE_S
-from router.runtime.process import OTHERS
+from router.runtime.process import RESERVED_DESCRIPTORS
 from router.settings.loader import loads
 from router.settings.model import Settings
 from tests.commands import started
@@ -94,7 +94,7 @@ def test_stopping_has_the_time_that_it_takes() -> None:
 
 def test_descriptors_suffice() -> None:
     """For as many connections as clients may have by default, without a warning."""
-    least = 2 * settings().clients.connections + OTHERS
+    least = 2 * settings().clients.connections + RESERVED_DESCRIPTORS
     for name in NAMES:
         assert int(unit(name).one("LimitNOFILE")) > least
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from router.hyperpod.fields import Fate
+from router.hyperpod.fields import FieldOutcome
 from router.hyperpod.loader import Loaded
 from tests.hyperpod.manifests import note, routed, taken, variables
 
@@ -72,10 +72,10 @@ def test_a_redis_is_asked(
     given = {name: getattr(lmcache, name) for name in lmcache.model_fields_set}
     assert given == {"redis": REDIS, "names": "engine", **names}
     for field in (URL, L2, BACKEND):
-        assert note(result, field).fate is Fate.MAPPED, field
+        assert note(result, field).fate is FieldOutcome.MAPPED, field
     for number, name in enumerate(values):
         remark = note(result, f"spec.worker.environmentVariables[{number}]")
-        assert (remark.value, remark.fate) == (f"{name}=***", Fate.MAPPED)
+        assert (remark.value, remark.fate) == (f"{name}=***", FieldOutcome.MAPPED)
 
 
 MODEL, GPUS = "the model in worker.args", "numbers of GPUs in worker.args"
@@ -111,7 +111,7 @@ def test_what_it_would_take_is_told(
     assert remark.became.startswith("the router cannot ask it without ")
     assert lacks in remark.became
     assert "secret" not in remark.value
-    assert {note(result, field).fate for field in (URL, L2, BACKEND)} == {Fate.LOST}
+    assert {note(result, field).fate for field in (URL, L2, BACKEND)} == {FieldOutcome.LOST}
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_what_a_command_makes_of_arguments(
     result = result_of(tmp_path, SEEDED, args, command=command)
     lmcache = result.settings.tiers.l2.lmcache
     assert (lmcache and lmcache.model) == model
-    assert note(result, URL).fate is (Fate.MAPPED if model else Fate.LOST)
+    assert note(result, URL).fate is (FieldOutcome.MAPPED if model else FieldOutcome.LOST)
 
 
 @pytest.mark.parametrize(("first", "promotes"), [(True, "l1"), (False, "gpu")])
@@ -154,5 +154,5 @@ def test_settings_of_our_own_take_its_place(tmp_path: Path, values: dict[str, st
     assert lmcache is not None
     assert lmcache.model_fields_set == {"coordinator", "chunk"}
     for field in (URL, L2, BACKEND):
-        assert note(result, field).fate is Fate.ELSEWHERE, field
-    assert [remark for remark in result.notes if remark.fate is Fate.LOST] == []
+        assert note(result, field).fate is FieldOutcome.ELSEWHERE, field
+    assert [remark for remark in result.notes if remark.fate is FieldOutcome.LOST] == []

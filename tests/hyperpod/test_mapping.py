@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from router.hyperpod.fields import Fate
+from router.hyperpod.fields import FieldOutcome
 from router.settings.errors import SettingsError
 from tests.hyperpod.manifests import data, manifest, mapped, note, routed, taken, variables, wrong
 
@@ -43,7 +43,7 @@ def test_strategies(tmp_path: Path, spec: dict[str, Any], strategy: str | None) 
 def test_a_default_of_hyperpod_is_marked_in_its_note() -> None:
     """What is used is told even if the manifest does not say it."""
     remark = note(mapped(intelligentRoutingSpec=ON), ROUTING)
-    assert (remark.value, remark.fate) == ("prefixaware (default)", Fate.MAPPED)
+    assert (remark.value, remark.fate) == ("prefixaware (default)", FieldOutcome.MAPPED)
 
 
 def test_request_limits() -> None:
@@ -82,7 +82,9 @@ def test_session_key_and_lifetime(tmp_path: Path, key: str, field: str | None, h
     assert (session.field, session.header, session.lifetime) == (field, header, 600)
     assert all(worker.stateful for worker in result.settings.workers)
     for number in range(3):
-        assert note(result, f"spec.worker.environmentVariables[{number}]").fate is Fate.MAPPED
+        assert (
+            note(result, f"spec.worker.environmentVariables[{number}]").fate is FieldOutcome.MAPPED
+        )
 
 
 @pytest.mark.parametrize("stateful", [(), ("before",), ("after",)])
@@ -107,7 +109,7 @@ def test_a_session_key_without_sessions_is_told() -> None:
     """`prefixaware` ignores sessions."""
     result = mapped(intelligentRoutingSpec=ON, worker=variables(SESSION_KEY="user_id"))
     assert "session" not in data(intelligentRoutingSpec=ON, worker=variables(SESSION_KEY="user_id"))
-    assert note(result, VARIABLE).fate is Fate.LOST
+    assert note(result, VARIABLE).fate is FieldOutcome.LOST
 
 
 def test_a_key_that_names_no_field(tmp_path: Path) -> None:
@@ -138,14 +140,14 @@ def test_what_the_environment_says_of_workers(monkeypatch: pytest.MonkeyPatch) -
     assert not any("secret" in text or "123456" in text for it in result.notes for text in it[:3])
     monkeypatch.delenv("VLLM_API_KEY")
     assert "api_key" not in data(replicas=2, worker=worker)["workers"][0]
-    assert note(mapped(replicas=2, worker=worker), VARIABLE).fate is Fate.LOST
+    assert note(mapped(replicas=2, worker=worker), VARIABLE).fate is FieldOutcome.LOST
 
 
 @pytest.mark.parametrize("text", ["0", "²", "-1", "1.5", "9" * 5000])
 def test_a_lifetime_that_is_no_number(text: str) -> None:
     """The note says so without showing the value."""
     remark = note(mapped(worker=variables(SES_TTL_MIN=text)), VARIABLE)
-    assert (remark.value, remark.fate) == ("SES_TTL_MIN=***", Fate.LOST)
+    assert (remark.value, remark.fate) == ("SES_TTL_MIN=***", FieldOutcome.LOST)
     assert "session" not in data(worker=variables(SES_TTL_MIN=text))
 
 
@@ -155,16 +157,21 @@ EVENTS = '--kv-events-config={"enable_kv_cache_events":true,"publisher":"zmq"}'
 @pytest.mark.parametrize(
     ("strategy", "args", "fate", "words"),
     [
-        ("prefixaware", ["--api-key", "sk-very-secret"], Fate.LOST, "what --api-key says"),
-        ("prefixaware", ["--chat-template=/t.jinja"], Fate.LOST, "say --chat-template here too"),
-        ("prefixaware", ["m"], Fate.ELSEWHERE, "for the engine alone"),
-        ("kvaware", [EVENTS], Fate.ELSEWHERE, "for the engine alone"),
-        ("kvaware", ["--x"], Fate.LOST, "without --kv-events-config"),
-        ("kvaware", None, Fate.LOST, "without --kv-events-config"),
+        ("prefixaware", ["--api-key", "sk-very-secret"], FieldOutcome.LOST, "what --api-key says"),
+        (
+            "prefixaware",
+            ["--chat-template=/t.jinja"],
+            FieldOutcome.LOST,
+            "say --chat-template here too",
+        ),
+        ("prefixaware", ["m"], FieldOutcome.ELSEWHERE, "for the engine alone"),
+        ("kvaware", [EVENTS], FieldOutcome.ELSEWHERE, "for the engine alone"),
+        ("kvaware", ["--x"], FieldOutcome.LOST, "without --kv-events-config"),
+        ("kvaware", None, FieldOutcome.LOST, "without --kv-events-config"),
     ],
 )
 def test_arguments_that_have_to_be_repeated_for_the_router(
-    strategy: str, args: list[str] | None, fate: Fate, words: str
+    strategy: str, args: list[str] | None, fate: FieldOutcome, words: str
 ) -> None:
     """They are counted and not shown, since they may contain a key."""
     worker = {} if args is None else {"args": args}
@@ -193,10 +200,10 @@ def test_paths_and_the_load_balancer(tmp_path: Path) -> None:
     assert [it.name for it in result.settings.sagemaker.endpoints] == ["llama-8b"]
     assert result.settings.clients.keepalive == 120
     for field in ("endpointName", *fields):
-        assert note(result, f"spec.{field}").fate is Fate.MAPPED, field
+        assert note(result, f"spec.{field}").fate is FieldOutcome.MAPPED, field
     lost = mapped(loadBalancer={"healthCheckPath": "/up"}, invocationEndpoint="predict")
     for field in fields:
-        assert note(lost, f"spec.{field}").fate is Fate.LOST, field
+        assert note(lost, f"spec.{field}").fate is FieldOutcome.LOST, field
 
 
 def test_tiers_count_as_far_as_something_tells_of_them(tmp_path: Path) -> None:
@@ -208,7 +215,10 @@ def test_tiers_count_as_far_as_something_tells_of_them(tmp_path: Path) -> None:
         "l2CacheSpec": {"l2CacheBackend": "redis", "l2CacheLocalUrl": "redis://redis:6379"},
     }
     result = taken(tmp_path, intelligentRoutingSpec=routed("kvaware"), kvCacheSpec=cache)
-    assert (note(result, l1).fate, note(result, l2).fate) == (Fate.MAPPED, Fate.LOST)
+    assert (note(result, l1).fate, note(result, l2).fate) == (
+        FieldOutcome.MAPPED,
+        FieldOutcome.LOST,
+    )
     tiers = result.settings.tiers
     assert (tiers.l1.enabled, tiers.l2.enabled) == (True, True)
     off = {"enableL1Cache": False, "enableL2Cache": False}
@@ -217,7 +227,7 @@ def test_tiers_count_as_far_as_something_tells_of_them(tmp_path: Path) -> None:
     ).settings.tiers
     assert (tiers.l1.enabled, tiers.l2.enabled) == (False, False)
     deaf = mapped(intelligentRoutingSpec=routed("prefixaware"), kvCacheSpec=cache)
-    assert note(deaf, l1).fate is Fate.LOST
+    assert note(deaf, l1).fate is FieldOutcome.LOST
     file = mapped(kvCacheSpec={**cache, "cacheConfigFile": "/c.yaml"})
     assert note(file, "spec.kvCacheSpec.l2CacheSpec").became == "cacheConfigFile takes its place"
 
@@ -299,10 +309,10 @@ def test_every_field_has_one_note() -> None:
     )
     fields = [it.field for it in result.notes]
     assert len(fields) == len(set(fields))
-    assert note(result, "spec.autoScalingSpec").fate is Fate.LOST
-    assert note(result, "spec.worker.probes").fate is Fate.ELSEWHERE
+    assert note(result, "spec.autoScalingSpec").fate is FieldOutcome.LOST
+    assert note(result, "spec.worker.probes").fate is FieldOutcome.ELSEWHERE
     unknown = note(result, "spec.kvCacheSpec.enableL1cache")
-    assert (unknown.value, unknown.fate) == ("***", Fate.LOST)
+    assert (unknown.value, unknown.fate) == ("***", FieldOutcome.LOST)
     assert 'did you mean "enableL1Cache"?' in unknown.became
     assert 'did you mean "requestLimits"?' in note(result, "spec.worker.requestLimit").became
     noted = {field.split(".")[1] for field in fields if field.startswith("spec.")}

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from router.hyperpod.environment import addresses
-from router.hyperpod.fields import Fate
+from router.hyperpod.fields import FieldOutcome
 from router.hyperpod.loader import take
 from router.settings.errors import SettingsError
 from tests.hyperpod.manifests import data, manifest, mapped, note, written, wrong
@@ -34,9 +34,9 @@ def test_replicas_are_counted() -> None:
     result = mapped(replicas=2)
     workers = ["http://llama-0.llama:8000", "http://llama-1.llama:8000"]
     assert data(replicas=2)["workers"] == workers
-    assert note(result, "spec.replicas").fate is Fate.MAPPED
+    assert note(result, "spec.replicas").fate is FieldOutcome.MAPPED
     result = mapped(workers="a b", replicas=7)
-    assert note(result, "spec.replicas").fate is Fate.LOST
+    assert note(result, "spec.replicas").fate is FieldOutcome.LOST
 
 
 def test_the_command_line_takes_the_place_of_the_annotation() -> None:

@@ -51,12 +51,12 @@ def settings(worker: str = "http://127.0.0.1:1", **more: Any) -> Settings:
 
 
 def serving(
-    script: Script, given: Settings, patience: ChannelTimeouts = PATIENT, **delays: float
+    script: Script, given: Settings, timeouts: ChannelTimeouts = PATIENT, **delays: float
 ) -> int:
     """Run two processes, and `script` once both serve; then stop, and return the exit code."""
 
     async def run(listen: Address) -> int:
-        running = Processes(given, 2, listen, None, patience, **delays)
+        running = Processes(given, 2, listen, None, timeouts, **delays)
         scripts: list[asyncio.Task[None]] = []
 
         async def play() -> None:
@@ -172,8 +172,8 @@ def test_one_that_hangs_is_replaced(log: pytest.LogCaptureFixture, stub: MakeStu
         assert log.text.count("a process ended unexpectedly (signal SIGKILL)") == 1
 
     stubbed = stub()
-    patience = ChannelTimeouts(BEAT_S, silent=3, dead=12)
-    assert serving(script, settings(stubbed.url), patience) == 0
+    timeouts = ChannelTimeouts(BEAT_S, silent=3, dead=12)
+    assert serving(script, settings(stubbed.url), timeouts) == 0
 
 
 @pytest.mark.long
@@ -205,9 +205,9 @@ def test_one_that_hangs_as_it_starts_is_given_up(log: pytest.LogCaptureFixture) 
         return b""
 
     async def run() -> bool:
-        patience = ChannelTimeouts(0.001, silent=1, dead=2, start=5)  # none starts as fast
+        timeouts = ChannelTimeouts(0.001, silent=1, dead=2, start=5)  # none starts as fast
         order = Order(1, seal(settings()), Address("127.0.0.1", 0), None)
-        here = Place(lambda: order, answer, patience=patience, restart_delay_s=30.0)
+        here = Place(lambda: order, answer, timeouts=timeouts, restart_delay_s=30.0)
         running = asyncio.create_task(here.run())
         async with asyncio.timeout(20):
             await here.tried.wait()
@@ -226,8 +226,8 @@ def test_one_that_will_not_end(log: pytest.LogCaptureFixture) -> None:
         os.kill(running.places[0].pid, signal.SIGSTOP)
         await becomes(running.places[0].hangs.is_set)
 
-    patience = ChannelTimeouts(BEAT_S, silent=3, dead=5)
-    assert serving(script, settings(), patience, grace_s=1.0) == 1
+    timeouts = ChannelTimeouts(BEAT_S, silent=3, dead=5)
+    assert serving(script, settings(), timeouts, grace_s=1.0) == 1
     assert "has not answered for 0.75s" in log.text
     assert "s: killed" not in log.text
 

@@ -35,7 +35,7 @@ def test_what_waits_is_not_in_effect(folder: Path, caplog: pytest.LogCaptureFixt
 def test_what_has_no_effect_is_told_once(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     """At the start, and again only when that is something else."""
     running = Running(folder, "session: {most: 7}\n")
-    running.reload.say_what_is_idle()
+    running.reload.warn_unused()
     caplog.set_level("INFO")
 
     async def script() -> None:

@@ -56,7 +56,7 @@ def test_no_door_opens_before_the_restart(folder: Path, before: str, after: str)
     """Looser keys that were written for a new address or for TLS wait for the restart with it."""
     old, new = read(folder, before), read(folder, after)
     possible = without_restart(old, new)
-    assert possible.door_keys == old.door_keys
+    assert possible.client_keys == old.client_keys
     assert possible.admin_keys == old.admin_keys
     assert possible.listen == old.listen
     said = tell(old, possible, new)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from router.fleet.fleet import Fleet
 from router.fleet.pool import Pool
-from router.replicas.messages import Anew, Began, Booked, Ended, Letter, News, decode, encode, size
+from router.replicas.messages import Batch, Began, Booked, Ended, News, Resync, decode, encode, size
 from router.replicas.mirror import Mirror
 from strategies.api import Candidate, Capabilities, NoOptions, Outcome, Prompt, WorkerView
 from strategies.cost.load import Booking, Load, late_s
@@ -78,7 +78,7 @@ class There:
 
 def sent(place: int, news: News) -> News:
     """Return the news as it arrives, encoded and decoded."""
-    letter = decode(encode(Letter(place, 7, [news])))
+    letter = decode(encode(Batch(place, 7, [news])))
     assert letter.place == place
     return letter.news[0]
 
@@ -164,7 +164,7 @@ def test_a_process_that_is_gone() -> None:
     mirror.gone(2, 1.0)
     assert [worker.load.in_flight - worker.load.here for worker in here.workers] == [1, 0]
     mirror.take(2, two.end(1, 2.0), 2.0)  # unknown here by now
-    mirror.take(1, Anew(asks=False), 2.0)
+    mirror.take(1, Resync(asks=False), 2.0)
     assert [worker.load.in_flight for worker in here.workers] == [0, 0]
     assert len(mirror) == 0
 
@@ -175,7 +175,7 @@ def test_what_is_told_anew() -> None:
     mirror, load = Mirror(here), next(here.workers).load
     stay_s = load.stay_s
     for _ in range(3):
-        for news in (Anew(asks=False), there.book(TEXT, 0, 1.0), there.book(TEXT, 0, 1.0)):
+        for news in (Resync(asks=False), there.book(TEXT, 0, 1.0), there.book(TEXT, 0, 1.0)):
             mirror.take(1, news, 20.0)
         there = There()
     assert (load.in_flight, len(mirror)) == (2, 2)
@@ -273,7 +273,7 @@ _keys = st.lists(st.integers(0, (1 << 64) - 1), max_size=20)
         Ended, *(_count, _when, st.booleans(), st.booleans()), *(_tokens, _tokens, _tokens, _tokens)
     )
     | st.builds(Began, _count, _when)
-    | st.builds(Anew, st.booleans())
+    | st.builds(Resync, st.booleans())
     | st.builds(
         Booked,
         *(_count, _when, _name, _name, _count, _count, st.booleans()),

@@ -8,7 +8,7 @@ from time import monotonic
 import pytest
 from msgspec.structs import replace
 
-from router.replicas.messages import Anew, Booked, GiveWay, Letter, decode, encode
+from router.replicas.messages import Batch, Booked, GiveWay, Resync, decode, encode
 from router.replicas.sockets import MAX_DATAGRAM_BYTES, Wiring
 from strategies.api import Outcome
 from strategies.policies.prefix_aware import PrefixAware
@@ -185,8 +185,8 @@ def test_one_that_hangs(wiring: Wiring) -> None:
             await until(lambda: one.flying == [0, 0])
             peer.read()
             peer.write(0)
-            await until(lambda: Anew(asks=True) in peer.read())
-            peer.write(0, Anew(asks=False))
+            await until(lambda: Resync(asks=True) in peer.read())
+            peer.write(0, Resync(asks=False))
             peer.book(0)
             peer.book(0, number=2)
             await until(lambda: one.flying == [2, 0])
@@ -217,7 +217,7 @@ def test_a_sign_of_life_is_enough(wiring: Wiring) -> None:
 def test_what_was_written_to_one_before(wiring: Wiring) -> None:
     """A letter left over from before may come from a process that ended, so it is dropped."""
     booked = Booked(1, 0.0, "p", "w0", 10, 10, False, 1.0, 0, 0, 0, 1.0, ())
-    os.write(wiring.wires(1).outboxes[0], encode(Letter(1, 7, [booked])))
+    os.write(wiring.wires(1).outboxes[0], encode(Batch(1, 7, [booked])))
 
     async def script(one: Process, two: Process) -> None:
         one.send()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from router.fleet.fleet import Fleet
-from router.replicas.messages import Anew, Booked, Ended, Letter, News, decode, encode
+from router.replicas.messages import Batch, Booked, Ended, News, Resync, decode, encode
 from router.replicas.mirror import Mirror
 from router.replicas.replication import Sharing
 from router.replicas.sockets import MAX_DATAGRAM_BYTES, Wires, Wiring
@@ -90,17 +90,17 @@ class Peer:
 
     def write(self, to: int, *news: News) -> None:
         """Write a letter to a process."""
-        os.write(self._outboxes[to], encode(Letter(self._place, self._pid, news)))
+        os.write(self._outboxes[to], encode(Batch(self._place, self._pid, news)))
 
     async def joins(self, count: int = 1) -> None:
         """Have the first `count` processes tell it what they send, from what is in flight on."""
         for to in range(count):
-            self.write(to, Anew(asks=True))
+            self.write(to, Resync(asks=True))
         answers: list[News] = []
 
         def answered() -> bool:
             answers.extend(self.read())
-            return answers.count(Anew(asks=False)) == count
+            return answers.count(Resync(asks=False)) == count
 
         await until(answered)
 

@@ -4,7 +4,7 @@ import resource
 
 import pytest
 
-from router.runtime.process import OTHERS, raise_descriptors
+from router.runtime.process import RESERVED_DESCRIPTORS, raise_descriptors
 
 
 def test_the_soft_limit_is_raised(caplog: pytest.LogCaptureFixture) -> None:
@@ -17,11 +17,13 @@ def test_the_soft_limit_is_raised(caplog: pytest.LogCaptureFixture) -> None:
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
         assert not caplog.records
         if hard != resource.RLIM_INFINITY:
-            raise_descriptors((hard - OTHERS) // 2)
+            raise_descriptors((hard - RESERVED_DESCRIPTORS) // 2)
             assert not caplog.records
             raise_descriptors(hard)
             [warning] = caplog.messages
             assert f"at most {hard} file descriptors" in warning
-            assert f"clients.connections: {hard} may need {2 * hard + OTHERS}" in warning
+            assert (
+                f"clients.connections: {hard} may need {2 * hard + RESERVED_DESCRIPTORS}" in warning
+            )
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)

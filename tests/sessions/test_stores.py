@@ -6,10 +6,10 @@ import uuid
 
 import pytest
 
-from router.sessions.lua import CLEARED
+from router.sessions.lua import MAX_CLEARED
 from router.sessions.redis import RedisStore
 from router.sessions.store import MemoryStore, steady
-from router.sessions.table import DROPPED, Binding, OpenSession, SessionLease
+from router.sessions.table import MAX_DROPPED, Binding, OpenSession, SessionLease
 from router.settings.sessions import RedisSettings
 from tests.sessions.playing import Make, Play
 from tests.sessions.redis_server import RedisServer
@@ -220,14 +220,14 @@ def test_much_less_room_is_made_by_and_by(redis: RedisServer) -> None:
     async def test() -> None:
         settings = RedisSettings(url=redis.url, timeout="5s")
         store = RedisStore(settings, uuid.uuid4().hex, SessionLease())
-        for number in range(2 * CLEARED + 50):
+        for number in range(2 * MAX_CLEARED + 50):
             await store.bind(str(number), Binding("w"), None)
         store.lease = SessionLease(most=10)
         left = []
         for key in "abcd":
             await store.bind(key, Binding("w"), None)
             left.append((await store.look()).open)
-        assert left == [CLEARED + 51, 52, 10, 10]
+        assert left == [MAX_CLEARED + 51, 52, 10, 10]
         assert await store.use("d") is not None
         await store.stop()
 
@@ -246,11 +246,11 @@ def test_very_many_that_expire_at_once_are_dropped_bit_by_bit() -> None:
 
     async def test() -> None:
         nonlocal now
-        store = MemoryStore(SessionLease(ttl=10, most=10 * DROPPED), lambda: now)
-        for number in range(10 * DROPPED):
+        store = MemoryStore(SessionLease(ttl=10, most=10 * MAX_DROPPED), lambda: now)
+        for number in range(10 * MAX_DROPPED):
             await store.bind(str(number), Binding("w"), None)
         other, now = asyncio.create_task(others()), 10.0
-        assert await store.look() == (0, 10 * DROPPED, 0)
+        assert await store.look() == (0, 10 * MAX_DROPPED, 0)
         other.cancel()
 
     asyncio.run(test())

@@ -6,7 +6,7 @@ from math import inf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.sessions.table import DROPPED, MOVED, Binding, SessionLease, Table
+from router.sessions.table import MAX_DROPPED, MAX_MOVED, Binding, SessionLease, Table
 
 
 def filled(lease: SessionLease, count: int) -> Table:
@@ -41,26 +41,26 @@ def test_what_expired_makes_room_first() -> None:
 
 def test_a_sweep_puts_back_only_so_many_that_have_moved() -> None:
     """Putting back all moved ends at once would take long, and they are not what it looks for."""
-    table = filled(SessionLease(ttl=10, sliding=True), 5 * MOVED)
-    for number in range(1, 5 * MOVED):
+    table = filled(SessionLease(ttl=10, sliding=True), 5 * MAX_MOVED)
+    for number in range(1, 5 * MAX_MOVED):
         table.use(str(number), 9)
     sweeps = 0
     while table.due(10):
         table.sweep(10)
         sweeps += 1
     assert sweeps >= 4
-    assert (len(table), table.expired) == (5 * MOVED - 1, 1)
+    assert (len(table), table.expired) == (5 * MAX_MOVED - 1, 1)
 
 
 def test_a_sweep_drops_only_so_many() -> None:
     """All may expire at once, and a sweep is part of the request that starts the next session."""
-    table = filled(SessionLease(ttl=10, most=5 * DROPPED), 5 * DROPPED)
+    table = filled(SessionLease(ttl=10, most=5 * MAX_DROPPED), 5 * MAX_DROPPED)
     table.bind("next", Binding("w"), None, 10)
-    assert len(table) == 4 * DROPPED + 1
+    assert len(table) == 4 * MAX_DROPPED + 1
     assert table.use("4999", 10) is None
     while table.due(10):
         table.sweep(10)
-    assert (len(table), table.expired, table.evicted) == (1, 5 * DROPPED, 0)
+    assert (len(table), table.expired, table.evicted) == (1, 5 * MAX_DROPPED, 0)
 
 
 def test_ends_of_closed_sessions_do_not_pile_up() -> None:

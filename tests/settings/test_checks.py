@@ -194,7 +194,7 @@ def test_keys_are_secrets_with_names(tmp_path: Path) -> None:
     (tmp_path / "key").write_text(f"{KEYS['ONE']}\n")
     listed = f"['file:{tmp_path}/key', {{name: bob, key: '${{TWO}}'}}]"
     settings = loads(f"{WORKER}auth: {{keys: {listed}}}")
-    assert [(key.name, key.key.get_secret_value()) for key in settings.door_keys] == [
+    assert [(key.name, key.key.get_secret_value()) for key in settings.client_keys] == [
         ("key-1", KEYS["ONE"]),
         ("bob", KEYS["TWO"]),
     ]
@@ -224,7 +224,7 @@ def test_operators_have_the_keys_of_the_door_unless_they_have_their_own(
 ) -> None:
     """Operators' own keys do not give access for clients."""
     settings = loads(WORKER + text)
-    assert [key.name for key in settings.door_keys] == clients
+    assert [key.name for key in settings.client_keys] == clients
     assert [key.name for key in settings.admin_keys] == operators
 
 

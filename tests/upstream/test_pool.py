@@ -11,7 +11,7 @@ import pytest
 
 from router.settings.server import TimeoutSettings
 from router.upstream.connection import STALE_CHECKS, UpstreamConnection
-from router.upstream.errors import Gone, Refused
+from router.upstream.errors import ConnectionLost, Refused
 from router.upstream.pool import TICK_S, Upstream
 
 TIMEOUTS = TimeoutSettings()
@@ -86,7 +86,7 @@ def test_what_ended_later_may_have_begun() -> None:
         serve, count = hanging_up(2 * STALE_CHECKS * TICK_S)
         server, upstream = await served(serve)
         assert await asked(upstream) == b"ok"
-        with pytest.raises(Gone):
+        with pytest.raises(ConnectionLost):
             await asked(upstream)
         assert count == [2]
         await end(server, upstream)

@@ -90,13 +90,13 @@ class RedisChunks:
         if self._chunking.model is None and len(self._models) < MAX_MODELS:
             self._models.add(model)
         names = islice(self._chunking.names(ids, salt), MAX_CHUNKS)
-        found, number = 0, FIRST_CHUNKS
+        chunks, number = 0, FIRST_CHUNKS
         while batch := list(islice(names, min(number, self._most))):
             leading = await self._leading(model, batch)
-            found, number = found + leading, 2 * number
+            chunks, number = chunks + leading, 2 * number
             if leading < len(batch):
                 break
-        return found * self._chunking.tokens
+        return chunks * self._chunking.tokens
 
     async def wrote(self, ids: bytes, model: str, salt: str) -> bool | None:
         """See `Lookup`."""

@@ -103,15 +103,15 @@ class Written:
         self._in_vain: Counter[str] = Counter()
         """Failed looks in a row, by model."""
 
-    def computed(self, prompt: Prompt, cached: int, asked: float, now: float) -> None:
+    def computed(self, prompt: Prompt, cached: int, asked_at: float, now: float) -> None:
         """Note that a worker has answered, having computed all but the first `cached` tokens.
 
-        `asked` is when nothing of the prompt was stored.
+        `asked_at` is when nothing of the prompt was stored.
         """
         chunk = self._lookup.chunk
         end = (-(-cached // chunk) + 1) * chunk
         if (
-            asked > self._looked_at
+            asked_at > self._looked_at
             and len(self._waiting) < MAX_WAITING
             and 4 * end <= len(prompt.ids)
             and end <= max(chunk, MAX_WRITTEN_TOKENS)

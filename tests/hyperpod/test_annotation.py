@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from router.hyperpod.fields import Fate, Note
+from router.hyperpod.fields import FieldOutcome, Note
 from router.hyperpod.loader import take
 from router.settings.errors import SettingsError
 from tests.hyperpod.manifests import OURS, manifest, note, routed, taken, variables, written
@@ -36,10 +36,14 @@ def test_workers_there_are_the_manifests(tmp_path: Path, own: str) -> None:
     ] * 2
     assert (result.settings.limits.in_flight, result.settings.limits.queue) == (10, 10)
     for number in range(2):
-        assert note(result, f"spec.worker.environmentVariables[{number}]").fate is Fate.MAPPED
+        assert (
+            note(result, f"spec.worker.environmentVariables[{number}]").fate is FieldOutcome.MAPPED
+        )
     remark = note(result, "spec.replicas")
-    assert (remark.became, remark.fate) == ("2 workers given, and used", Fate.LOST)
-    assert note(result, "spec.worker.modelInvocationPort.containerPort").fate is Fate.ELSEWHERE
+    assert (remark.became, remark.fate) == ("2 workers given, and used", FieldOutcome.LOST)
+    assert (
+        note(result, "spec.worker.modelInvocationPort.containerPort").fate is FieldOutcome.ELSEWHERE
+    )
 
 
 def test_what_a_worker_says_itself_holds(tmp_path: Path) -> None:
@@ -49,8 +53,8 @@ def test_what_a_worker_says_itself_holds(tmp_path: Path) -> None:
     assert [it.stateful for it in result.settings.workers] == [False, False]
     assert [it.api_key is None for it in result.settings.workers] == [False, False]
     remark = note(result, "spec.worker.environmentVariables[0]")
-    assert (remark.became, remark.fate) == (f"{OURS} takes its place", Fate.ELSEWHERE)
-    assert note(result, "spec.worker.environmentVariables[1]").fate is Fate.MAPPED
+    assert (remark.became, remark.fate) == (f"{OURS} takes its place", FieldOutcome.ELSEWHERE)
+    assert note(result, "spec.worker.environmentVariables[1]").fate is FieldOutcome.MAPPED
 
 
 def test_what_is_given_twice_is_told(tmp_path: Path) -> None:
@@ -75,9 +79,12 @@ def test_what_is_given_twice_is_told(tmp_path: Path) -> None:
         'metadata.annotations."warmroute.io/workers"',
     ):
         remark = note(result, field)
-        assert (remark.became, remark.fate) == (f"{OURS} takes its place", Fate.ELSEWHERE), field
+        assert (remark.became, remark.fate) == (
+            f"{OURS} takes its place",
+            FieldOutcome.ELSEWHERE,
+        ), field
     remark = note(result, "spec.worker.requestLimits.maxQueueSize")
-    assert remark.fate is Fate.MAPPED
+    assert remark.fate is FieldOutcome.MAPPED
     assert remark.became.endswith(f"; but limits.queue as in {OURS}")
 
 
@@ -95,7 +102,7 @@ def test_a_strategy_that_nobody_knows_is_made_good_there(tmp_path: Path, enabled
     assert result.settings.strategy.name == "roundrobin"
     field = "spec.intelligentRoutingSpec.routingStrategy"
     remark = f"nobody knows this strategy; {OURS} says roundrobin"
-    assert note(result, field) == Note(field, '"kv-awar"', remark, Fate.LOST)
+    assert note(result, field) == Note(field, '"kv-awar"', remark, FieldOutcome.LOST)
     with pytest.raises(SettingsError, match='did you mean "kvaware"'):
         taken(tmp_path, workers=None, own=own, intelligentRoutingSpec=routing)
 
@@ -114,8 +121,8 @@ def test_another_strategy_is_reckoned_with(tmp_path: Path, strategy: str) -> Non
     )
     assert not result.settings.tiers.l1.enabled
     assert result.settings.session.field == "user_id"
-    assert note(result, "spec.kvCacheSpec.enableL1Cache").fate is Fate.MAPPED
-    assert note(result, "spec.worker.environmentVariables[0]").fate is Fate.MAPPED
+    assert note(result, "spec.kvCacheSpec.enableL1Cache").fate is FieldOutcome.MAPPED
+    assert note(result, "spec.worker.environmentVariables[0]").fate is FieldOutcome.MAPPED
     assert "--kv-events-config" in note(result, "spec.worker.args").became
 
 

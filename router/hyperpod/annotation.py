@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import cast
 
-from router.hyperpod.fields import EACH, Fate, Manifest, Reading
+from router.hyperpod.fields import EACH, FieldOutcome, Manifest, Reading
 from router.hyperpod.lmcache import LMCACHE
 from router.settings import yaml as settings_yaml
 from router.settings.errors import KeyPath, Problem, SettingsError, dotted
@@ -108,9 +108,9 @@ def _renote(reading: Reading, data: dict[str, object]) -> None:
     for number, note in enumerate(reading.notes):
         mine = settings.get(note.field, [])
         gone = [dotted(setting) for setting in mine if _replaces(data, setting)]
-        if note.fate is not Fate.MAPPED or not gone:
+        if note.fate is not FieldOutcome.MAPPED or not gone:
             continue
-        became, fate = f"{ANNOTATION} takes its place", Fate.ELSEWHERE
+        became, fate = f"{ANNOTATION} takes its place", FieldOutcome.ELSEWHERE
         if len(gone) < len(mine):
             became, fate = f"{note.became}; but {', '.join(gone)} as in {ANNOTATION}", note.fate
         reading.notes[number] = note._replace(became=became, fate=fate)

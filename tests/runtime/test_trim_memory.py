@@ -28,7 +28,7 @@ def resident() -> int:
 async def scene() -> None:
     """Free memory between kept pieces, while large requests end and after the last one."""
     ended = 0
-    giving = asyncio.create_task(process.give_back(lambda: ended))
+    giving = asyncio.create_task(process.trim_memory(lambda: ended))
     pieces = [b"x" * (SIZE if number % 2 else 3000) for number in range(2 * PIECES)]
     kept = pieces[::2]
     full = resident()
@@ -45,7 +45,7 @@ async def scene() -> None:
 
 def in_a_process() -> None:
     """Play the scene with memory settings as when serving, and a short quiet time."""
-    process.QUIET_S = 0.05
+    process.TRIM_DELAY_S = 0.05
     process.settle()
     asyncio.run(asyncio.wait_for(scene(), 20))
 
