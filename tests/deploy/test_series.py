@@ -12,6 +12,7 @@ from tests.deploy.files import DEPLOY, ROUTES, composed, documents
 
 DASHBOARD: dict[str, Any] = json.loads((DEPLOY / "grafana" / "warmroute.json").read_text())
 RULES: list[dict[str, Any]] = documents(DEPLOY / "prometheus" / "rules.yaml")[0]["groups"]
+METRICS = (DEPLOY.parent / "docs" / "metrics.md").read_text("utf-8")
 #: What engines export (vLLM 0.32, v1/metrics/loggers.py and v1/kv_offload/cpu/common.py).
 ENGINES = {
     "vllm:kv_cache_usage_perc",
@@ -94,6 +95,33 @@ def test_metrics_are_as_promtool_wants_them(scraped: list[str]) -> None:
             labels = {label for sample in family.samples for label in sample.labels}
             assert all(map(SNAKE.fullmatch, labels)), name
             assert kind == "histogram" or labels.isdisjoint({"le", "quantile"}), name
+
+
+def test_every_series_is_in_the_documentation(scraped: list[str]) -> None:
+    """The page names what is exported, and nothing else."""
+    families = [family for text in scraped for family in text_string_to_metric_families(text)]
+    names = {f"{one.name}_total" if one.type == "counter" else one.name for one in families}
+    assert len(names) > 70
+    rows = [line.split("|")[1] for line in METRICS.splitlines() if line.startswith("| `")]
+    documented = re.findall(r"`((?:warmroute|process)_\w+)", " ".join(rows))
+    assert sorted(documented) == sorted(names)
+
+
+ALERTS = " ".join(rule["expr"] for group in RULES for rule in group["rules"] if "alert" in rule)
+
+
+def test_what_clients_see_as_failures_alerts() -> None:
+    """Both a worker's 5xx and those of the router itself, by the labels that each has."""
+    for series, statuses in (("requests", ["5xx"]), ("refused_requests", ["502", "503", "504"])):
+        watched = re.findall(rf'warmroute_{series}_total\{{status=~?"([^"]*)"\}}', ALERTS)
+        assert [one for one in watched if all(re.fullmatch(one, status) for status in statuses)]
+
+
+def test_what_is_up_or_down_alerts(exported: dict[str, set[str]]) -> None:
+    """Each series that is 1 while something is up is watched, and so is the router itself."""
+    watched = [name for name in (*exported, "up") if name.endswith("up")]
+    assert len(watched) > 3
+    assert [name for name in watched if not re.search(rf"\b{name}\b[^()]* == 0", ALERTS)] == []
 
 
 def kept(expression: str, exported: dict[str, set[str]]) -> set[str]:

@@ -23,9 +23,15 @@ from tests.deploy.units import Unit, unit
 from tests.support import MakeStub, until
 
 NAMES = ("warmroute", "warmroute-controller")
+#: What differs between the two units in `[Service]`; the rest restricts both alike.
+OWN = {
+    *("ExecStart", "ExecReload", "TimeoutStopSec", "KillMode"),
+    *("StateDirectory", "CacheDirectory", "Environment"),
+}
 #: Seconds that the last snapshot of a large index may take.
 SNAPSHOT_S = 60
 README = (DEPLOY / "README.md").read_text("utf-8")
+OPERATIONS = (DEPLOY.parent / "docs" / "operations.md").read_text("utf-8")
 
 
 def settings(**more: object) -> Settings:
@@ -90,6 +96,32 @@ def test_stopping_has_the_time_that_it_takes() -> None:
     ending = settings().shutdown
     assert int(unit("warmroute").one("TimeoutStopSec")) > ending.delay + ending.drain + GRACE_S
     assert int(unit("warmroute-controller").one("TimeoutStopSec")) > ENDING_S + SNAPSHOT_S
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_is_always_started_again(name: str) -> None:
+    """Whatever its exit code, however often; and to be stopped while it starts is no failure."""
+    told = unit(name)
+    assert told.one("Restart") == "always"
+    assert told.others["StartLimitIntervalSec"] == ["0"]
+    assert f"it is started again after {told.one('RestartSec')} s" in OPERATIONS
+    ended = {128 + number for number in (signal.SIGTERM, signal.SIGINT)}
+    assert set(map(int, told.one("SuccessExitStatus").split())) == ended
+    # The router says nothing to systemd: `notify` would wait for it in vain and end it.
+    assert told.one("Type") == "exec"
+    assert "WatchdogSec" not in told.service
+
+
+def test_both_are_restricted_alike() -> None:
+    """Apart from what is their own."""
+    one, other = (
+        {key: value for key, value in unit(name).service.items() if key not in OWN}
+        for name in NAMES
+    )
+    assert one == other
+    assert one["DynamicUser"] == one["NoNewPrivileges"] == ["yes"]
+    assert one["CapabilityBoundingSet"] == [""]
+    assert one["LimitCORE"] == ["0"], "a core has prompts in it"
 
 
 def test_descriptors_suffice() -> None:

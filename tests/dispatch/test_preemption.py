@@ -1,6 +1,8 @@
 """Which requests may be taken back, and where; and what a request keeps of it."""
 
+import asyncio
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from time import monotonic
 from typing import cast
@@ -10,14 +12,21 @@ from msgspec.structs import replace
 
 from router.api.endpoints import ENDPOINTS
 from router.api.request import parse
-from router.dispatch.preemption import MIN_JUDGED_TOKENS, Preemptions, Running, resumable
+from router.dispatch.preemption import (
+    MAX_COMPARED,
+    MIN_JUDGED_TOKENS,
+    Preemptions,
+    Rescue,
+    Running,
+    resumable,
+)
 from router.dispatch.request import InferenceRequest
 from router.fleet.pool import Pool
 from router.fleet.worker import LOSSES, LOSSES_S, ProbeState, Worker
 from router.http.exchange import ClientConnection, Exchange
 from router.http.validation import RequestHead
 from router.sessions.use import SessionUse
-from strategies.api import Candidate, Cost, Prompt
+from strategies.api import Candidate, Cost, Decision, Prompt
 from tests.fleet.fleets import fleet, prompt
 
 
@@ -41,10 +50,16 @@ class Sent:
         self.request, self.choice = cast("InferenceRequest", job), there
         self.kept: list[int] = []
         """What its worker kept each time that it was preempted."""
+        self.moved: list[bool] = []
+        """Whether it was suspected, each time that it was moved from a stuck worker."""
 
     def preempt(self, kept_tokens: int) -> None:
         """Note it."""
         self.kept.append(kept_tokens)
+
+    def rescue(self, *, suspected: bool) -> None:
+        """Note it."""
+        self.moved.append(suspected)
 
 
 def preempting(strategy: str = "prefixaware") -> tuple[Preemptions, Pool, Worker]:
@@ -115,6 +130,41 @@ def test_who_may_be_moved_from_a_worker_that_is_stuck() -> None:
     assert found.workers() == {worker}
     found.change(0)
     assert len(found) == 0
+
+
+@pytest.mark.parametrize(("model", "may"), [("m", False), ("only here", True)])
+def test_those_that_stay_at_a_stuck_worker_hide_none_behind_them(
+    monkeypatch: pytest.MonkeyPatch, model: str, *, may: bool
+) -> None:
+    """However many may not be moved or no other worker serves, and though the oldest was suspected
+    before."""
+    monkeypatch.setattr("router.dispatch.preemption.TICK_S", 0.0)
+    found, pool, worker = preempting()
+    worker.models = {"m": {}, "only here": {}}
+    there = Candidate(worker, Cost(prefill=0.1))
+
+    def rank(_: Pool, __: Prompt, others: Sequence[Worker]) -> Decision:
+        return Decision([Candidate(others[0], Cost(prefill=0.1))], "")
+
+    def send(text: str, model: str = "m", *, may: bool = True, suspected: bool = False) -> Sent:
+        own = replace(prompt(text), model=model)
+        asked = Asked(pool, own, resumable=may, suspected=suspected)
+        sent = Sent(asked, there)
+        found.begin(pool.book(own, there, monotonic() - 60.0), cast("Running", sent))
+        return sent
+
+    async def play() -> None:
+        Rescue(found, rank)
+        stay = [send("first", suspected=True)]
+        stay += [send(f"text {n}", model, may=may) for n in range(MAX_COMPARED + 1)]
+        last = send("last", suspected=True)
+        async with asyncio.timeout(10):
+            while not last.moved:  # noqa: ASYNC110 - there is no event to wait for
+                await asyncio.sleep(0.01)
+        assert last.moved == [False]
+        assert [one.moved for one in stay] == [[]] * len(stay)
+
+    asyncio.run(play())
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from router.api.errors import BadRequest, NoWorker, UnknownModel
 from router.fleet.fleet import MAX_COMPARED_NAMES, MAX_ROUTES, Fleet
 from router.fleet.pool import Pool
-from router.fleet.worker import ProbeState, Worker
+from router.fleet.worker import Availability, ProbeState, Worker
 from strategies.api import Candidate, Cost, NoOptions, Prompt, WorkerView
 from strategies.policies.least_load import LeastLoad
 from strategies.registry import make
@@ -333,3 +333,15 @@ def test_what_is_not_booked(prefill_s: float) -> None:
     with pytest.raises(RuntimeError):
         found.book(PROMPT, Candidate(one, Cost(prefill=5.0)), 0.0)
     assert (one.load.in_flight, one.load.kv_tokens, one.load.wait(0.0)) == (0, 0, 0.0)
+
+
+def test_a_restarted_worker_is_not_late_any_more() -> None:
+    """Whatever hung there is gone: it takes requests as any other does."""
+    served = worker("m")
+    fleet = Fleet([pool("p", "*", workers=[served])])
+    served.load.moved(monotonic())
+    assert served.availability(monotonic())[0] is Availability.STUCK
+    assert served.wait() > 0.0
+    fleet.restarted(served)
+    assert served.availability(monotonic())[0] is Availability.READY
+    assert served.wait() == 0.0

@@ -1,17 +1,19 @@
 """What strategies save at the shutdown, and what the next run takes over."""
 
 import asyncio
+import os
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from time import time
 
 import pytest
 
 from router.app import RouterServer
 from router.fleet.fleet import Fleet
 from router.fleet.pool import Pool
-from router.fleet.state import leave, take_over
+from router.fleet.state import MAX_AGE_S, leave, take_over
 from router.settings.model import Settings
 from strategies.api import Capabilities, NoOptions
 from strategies.policies.least_load import LeastLoad
@@ -54,6 +56,30 @@ def test_workers_that_are_gone_are_forgotten(tmp_path: Path) -> None:
     strategy = after.pools[0].strategy
     assert isinstance(strategy, PrefixAware)
     assert list(strategy.known_workers()) == ["w0"]
+
+
+@pytest.mark.parametrize("fault", ["nonsense", "cut off", "old", "empty"])
+def test_what_cannot_be_used_is_passed_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, fault: str
+) -> None:
+    """The log says why, and the router starts as for the first time."""
+    before, after = fleet(workers=1), fleet(workers=1)
+    before.pools[0].book(prompt("a prefix " * 200), choice(before, 0), 0.0)
+    leave(before, str(tmp_path), None)
+    (file,) = tmp_path.iterdir()
+    saved = file.read_bytes()
+    contents = {"nonsense": b"nonsense", "cut off": saved[:-1], "old": saved, "empty": b""}
+    file.write_bytes(contents[fault])
+    if fault == "old":
+        then = time() - 2 * MAX_AGE_S
+        os.utime(file, (then, then))
+    caplog.set_level("INFO")
+    take_over(after, str(tmp_path), None)
+    reason = "what was left is 120 minutes old" if fault == "old" else "not a prefix tree"
+    assert f"pool p: it starts cold: {reason}" in caplog.text
+    strategy = after.pools[0].strategy
+    assert isinstance(strategy, PrefixAware)
+    assert list(strategy.known_workers()) == []
 
 
 class Broken(LeastLoad):

@@ -13,7 +13,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from router.http.tls import Validity, complaint, validity
+from router.http.tls import Validity, complaint, door_context, validity
+from router.settings.server import TlsSettings
 from tests.authority import Authority
 from tests.pems import write_pems
 from tests.support import (
@@ -68,6 +69,24 @@ def test_a_stream_over_tls(ours: Authority, worker: Stub, route: MakeRouter) -> 
         assert worker.closed_by_peer == 0
     until(lambda: worker.closed_by_peer == 1)
     until(router.idle)
+
+
+def test_what_is_spoken(
+    ours: Authority, worker: Stub, route: MakeRouter, connect: Callable[..., ssl.SSLSocket]
+) -> None:
+    """HTTP/1.1 over TLS 1.2 and 1.3, without renegotiation."""
+    certificate = ours.issue()
+    router = route(worker.url, tls=certificate)
+    for version in ("TLSv1.2", "TLSv1.3"):
+        context = ours.client()
+        context.set_alpn_protocols(["h2", "http/1.1"])
+        context.maximum_version = ssl.TLSVersion[version.replace(".", "_")]
+        client = connect(router, context)
+        assert (client.selected_alpn_protocol(), client.version()) == ("http/1.1", version)
+    accepting = door_context(TlsSettings.model_validate(certificate))
+    shown = accepting.wrap_bio(ssl.MemoryBIO(), ssl.MemoryBIO(), server_side=True).context
+    assert shown.minimum_version is ssl.TLSVersion.TLSv1_2
+    assert shown.options & ssl.OP_NO_RENEGOTIATION  # Python's client cannot ask for one
 
 
 def test_bytes_over_tls(ours: Authority, worker: Stub, route: MakeRouter) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from router.fleet import build as rebuild
 from router.fleet.build import CannotBuild
+from router.prompt.prompts import UNKNOWN_MODEL
 from strategies.api import Candidate, NoOptions, Outcome, Prompt, Strategy, WorkerView
 from strategies.policies.least_load import LeastLoad
 from strategies.registry import make
@@ -107,6 +108,24 @@ def test_other_options_are_another_strategy(stub: MakeStub, route: MakeRouter) -
     assert after.prompts.estimates.bytes_per_token == 2.5
     change(router, worker.url)
     assert router.door.fleet.pools[0] not in (before, after)
+
+
+def test_counters_do_not_fall(stub: MakeStub, route: MakeRouter) -> None:
+    """Prompts that were counted under another strategy stay counted."""
+    worker = stub()
+    router = route(worker.url, strategy="prefixaware", health=QUIET)
+
+    def counted() -> tuple[float, float]:
+        labels = {"pool": "default", "reason": UNKNOWN_MODEL}
+        by_text = router.metric("warmroute_prompts_by_text_total", **labels)
+        return by_text, router.metric("warmroute_prompts_total", pool="default", keyed="text")
+
+    for turn, strategy in enumerate(("prefixaware", "roundrobin", "kvaware"), 1):
+        change(router, worker.url, strategy=strategy)
+        assert counted() == (turn - 1, turn - 1)
+        change(router, worker.url, strategy="prefixaware")
+        answered_by(router.http.post(CHAT, json=chat()))
+        assert counted() == (turn, turn)
 
 
 def test_bounds_and_keys(

@@ -77,6 +77,26 @@ def test_what_a_worker_keeps(stub: MakeStub, route: MakeRouter) -> None:
     assert [worker.connections for worker in workers[:2]] == connections[:2]
 
 
+def test_a_conversation_goes_on(stub: MakeStub, route: MakeRouter) -> None:
+    """A prompt goes to the worker with its prefix, though other workers and settings changed."""
+    urls = [stub().url for _ in range(3)]
+    router = route(*urls[:2], health=QUIET)
+    name = answered_by(router.http.post(CHAT, json=chat(TEXT)))
+    until(router.idle)
+    url = "http://" + name
+    changes: list[list[str | dict[str, Any]]] = [
+        [*urls],
+        [urls[2], {"url": url, "kv_tokens": 100_000}],
+        [url, urls[2]],
+    ]
+    for workers in changes:
+        change(router, *workers, timeouts={"total": "off"})
+        again = router.http.post(CHAT, json=chat(TEXT))
+        assert answered_by(again) == name
+        assert again.headers["x-warmroute-decision"].startswith("prefix;")
+        until(router.idle)
+
+
 def begun(router: Router, model: str = "m") -> socket.socket:
     """Start a stream and read until its first event has arrived."""
     body = b'{"model":"%b","messages":[],"stream":true}' % model.encode()
@@ -106,21 +126,24 @@ def test_a_worker_that_leaves_ends_what_it_has(stub: MakeStub, route: MakeRouter
     assert len(old.requests) == 1
 
 
-def test_what_is_forgotten_of_a_worker_that_leaves(stub: MakeStub, route: MakeRouter) -> None:
-    """A removed worker's prefixes and gauges are deleted, and it is not probed any more."""
+@pytest.mark.parametrize("successor", ["old", "new"])
+def test_what_is_forgotten_of_a_worker_that_leaves(
+    stub: MakeStub, route: MakeRouter, successor: str
+) -> None:
+    """A removed worker's prefixes and gauges are deleted, and it is not probed any more. A new URL
+    under its name holds none of its prefixes."""
     old, new = stub(), stub()
-    router = route(old.url, health={"interval": "10ms"})
+    router = route({"url": old.url, "name": "old"}, health={"interval": "10ms"})
     router.http.post(CHAT, json=chat(TEXT))
     until(router.idle)
-    name = old.url.removeprefix("http://")
-    labels = {"pool": "default", "worker": name}
+    labels = {"pool": "default", "worker": "old"}
     assert router.metric("warmroute_prefix_tree_blocks", pool="default") > 0
     value = router.door.metrics.registry.get_sample_value
     assert value("warmroute_worker_up", labels) == 1
-    change(router, new.url, health={"interval": "10ms"})
+    change(router, {"url": new.url, "name": successor}, health={"interval": "10ms"})
     assert router.metric("warmroute_prefix_tree_blocks", pool="default") == 0
     for family in ("worker_up", "in_flight", "kv_tokens_booked", "pace_factor"):
-        assert value(f"warmroute_{family}", labels) is None
+        assert (value(f"warmroute_{family}", labels) is None) == (successor != "old")
     passed, probes = len(new.probes), len(old.probes)
     until(lambda: len(new.probes) > passed + 5)
     assert len(old.probes) == probes

@@ -75,6 +75,41 @@ def test_kept_connections_that_redis_has_closed(redis: RedisServer) -> None:
         asyncio.run(test(direct))
 
 
+def test_connections_that_lead_nowhere_any_more(redis: RedisServer) -> None:
+    """They were silently dropped on the way: one failed call replaces all of them."""
+    opened: list[asyncio.StreamWriter] = []
+    dropped: list[asyncio.StreamWriter] = []
+
+    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            if writer not in dropped:
+                writer.write(data)
+        writer.close()
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        back, on = await asyncio.open_connection("127.0.0.1", redis.port)
+        opened.extend((writer, on))
+        await asyncio.gather(pass_on(reader, on), pass_on(back, writer), return_exceptions=True)
+
+    async def test() -> None:
+        between = await asyncio.start_server(accept, "127.0.0.1", 0)
+        url = f"redis://127.0.0.1:{between.sockets[0].getsockname()[1]}"
+        store = RedisStore(RedisSettings(url=url, timeout="2s"), uuid.uuid4().hex, SessionLease())
+        await asyncio.gather(*(store.use("a") for _ in range(20)))
+        dropped.extend(opened)
+        assert len(dropped) > 4
+        with pytest.raises(StoreDown):
+            await store.use("a")
+        assert await store.use("a") is None
+        await store.stop()
+        between.close()
+        for one in opened:
+            one.close()
+        await between.wait_closed()
+
+    asyncio.run(test())
+
+
 def test_who_leaves_in_the_middle_leaves_no_answer_to_others(redis: RedisServer) -> None:
     """The answer to a cancelled call is not taken for the answer to the next call."""
 

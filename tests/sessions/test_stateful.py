@@ -145,6 +145,18 @@ class TestOpening:
             client.close()
         until(lambda: worker.closed_by_peer > 0)
 
+    def test_one_that_takes_too_long_then_is_given_up(
+        self, stub: MakeStub, route: MakeRouter, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """After a while, by closing the connection to the worker."""
+        monkeypatch.setattr("router.sagemaker.sessions.LATE_CLOSE_TIMEOUT_S", 0.1)
+        worker = stub(["stall"])
+        router = route({"url": worker.url, "stateful": True}, strategy="session")
+        client = post(router.port, "/invocations", json.dumps(OPEN).encode())
+        until(lambda: worker.requests)
+        client.close()
+        until(lambda: worker.closed_by_peer == 1)
+
     def test_an_end_of_its_own_is_the_last(self, stub: MakeStub, route: MakeRouter) -> None:
         """An end that the worker sets holds, even if sessions slide."""
         worker = stub(said(f"{NEW}: w-1; Expires=2999-01-02T03:04:05Z"))

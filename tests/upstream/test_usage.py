@@ -50,6 +50,7 @@ def test_the_last_one_counts() -> None:
         b'{"usage":{}}',
         b'{"usage":{"prompt_tokens":',
         b'{"usage":{"prompt_tokens":"7","completion_tokens":-1}}',
+        b'{"usage":{"prompt_tokens":1' + b"0" * 400 + b"}}",
         b'{"usage":{"prompt_tokens":null,"prompt_tokens_details":7}}',
         b'{"usage":' + b"[" * 4000,
         b'{"usage":' + b'{"a":' * 700,

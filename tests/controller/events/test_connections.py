@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import zmq
 
-from controller.events.sockets import needs_ipv6
+from controller.events.sockets import create_context, needs_ipv6
 from controller.events.source import EventSource
 from tests.controller.events.test_subscriber import Wire, run, say, until, wire
 
@@ -70,6 +70,15 @@ def test_a_message_that_ends_the_connection(caplog: pytest.LogCaptureFixture) ->
 
     run(play())
     assert "ended the connection" in caplog.text
+
+
+def test_there_are_sockets_for_thousands_of_engines() -> None:
+    """Each engine takes three; ZeroMQ's own default would be reached with 341 engines."""
+    context = create_context()
+    try:
+        assert context.get(zmq.MAX_SOCKETS) >= 3 * 4096
+    finally:
+        context.destroy()
 
 
 def lacking(monkeypatch: pytest.MonkeyPatch, kind: int, times: int) -> None:

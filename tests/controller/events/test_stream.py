@@ -1,5 +1,6 @@
 """No event twice, none out of order, and no doubt that a replay could resolve."""
 
+import itertools
 from collections.abc import Iterable
 
 import pytest
@@ -241,6 +242,16 @@ def test_what_waits_is_bounded() -> None:
         assert waiting * len(LARGE) <= 64 << 20
     applied = sum(isinstance(step, ApplyBatch) for step in steps)
     assert (stream.counts["overflow"], stream.lost, applied) == (1, True, 100)
+
+
+def test_replays_that_overflow_are_tried_less_and_less() -> None:
+    """Each one takes the engine's time, and clears what is known."""
+    stream, requests = Stream(replays=True), 0
+    numbers = itertools.chain([0], itertools.count(2))
+    for now, number in zip(range(400), numbers, strict=False):
+        steps = [*stream.tick(float(now)), *stream.heard(number, LARGE, float(now))]
+        requests += any(isinstance(step, ReplayRequest) for step in steps)
+    assert 2 < requests < 12
 
 
 @pytest.mark.parametrize("replays", [True, False])

@@ -227,6 +227,26 @@ def test_who_leaves_in_the_middle_of_a_replay_leaves_nothing() -> None:
     run(play())
 
 
+def test_a_fault_of_ours_in_a_replay_is_a_replay_that_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is counted, and the replay counts as failed."""
+
+    async def play() -> None:
+        async with wire() as made:
+            publisher, router = made.socket(zmq.PUB), made.socket(zmq.ROUTER)
+            ports = [one.bind_to_random_port("tcp://127.0.0.1") for one in (publisher, router)]
+            source = made.source("a", replays=True)
+            monkeypatch.setattr(source, "replayed", _fail)
+            made.subscriber.follow(source, *(f"tcp://127.0.0.1:{port}" for port in ports))
+            client, _, _ = await router.recv_multipart()
+            await router.send_multipart([client, b"", b"", bytes(8), stored(1)])
+            await until(lambda: source.stream.counts["failed replay"])
+            assert source.refused["unexpected"] == 1
+
+    run(play())
+
+
 async def behind(engine: Any, router: Any, source: EventSource, waiting: int) -> None:
     """Have messages wait for a replay, and end that; return while the steps that it releases are
     being taken."""

@@ -88,6 +88,16 @@ def test_answers_take_room_too() -> None:
     assert [len(tree.held(keys((n, 0)))) for n in range(3)] == [0, 1, 1]
 
 
+def test_an_answer_of_a_thousand_million_tokens_is_not_believed() -> None:
+    """One absurd report must not empty a shadow."""
+    tree, ends = PrefixTree(LARGE), range(1 << 20)
+    older = keys((0, 1, 2))
+    tree.close(tree.insert(older, "a", 1 << 17, ends))
+    tree.close(tree.insert(keys((1,)), "a", 1 << 17, ends), 2147483647)
+    tree.insert(keys((2,)), "a", 1 << 17, ends)
+    assert tree.held(older) == {"a": 3}
+
+
 def test_blocks_are_as_large_as_they_are() -> None:
     """Capacity is in tokens: blocks of growing sizes, of text and of tokens, count with their true
     size."""
