@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from router.fleet import breaker
 from tests.support import Action, MakeRouter, MakeStub, Router, Stub
 
 #: Set before `huggingface_hub` is imported: no test downloads anything, whatever model it names.
@@ -84,7 +85,14 @@ def route(stack: ExitStack) -> MakeRouter:
 
 
 @pytest.fixture
-def dead_url() -> str:
-    """A URL on which nothing listens."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return f"http://127.0.0.1:{taken.getsockname()[1]}"
+def dead_url() -> Iterator[str]:
+    """A URL on which nothing listens; nothing else can."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{taken.getsockname()[1]}"
+
+
+@pytest.fixture
+def backs_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that has refused a request is not asked again during the test."""
+    monkeypatch.setattr(breaker, "MIN_BACKOFF_S", 3600.0)

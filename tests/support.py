@@ -310,18 +310,21 @@ class Stub:
 
 
 @contextmanager
-def accepting_nobody(host: str, port: int) -> Iterator[None]:
-    """Listen without accepting: connecting there takes for ever."""
+def accepting_nobody(host: str, port: int) -> Iterator[frozenset[int]]:
+    """Listen without accepting: connecting there takes for ever.
+
+    Yield the local ports of the connections that fill the queue: some are still connecting too.
+    """
     with ExitStack() as stack:
         full = stack.enter_context(socket.socket())
         full.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         full.bind((host, port))
         full.listen(0)
-        for _ in range(8):  # one fits the queue, the next ones show that it is full
-            knock = stack.enter_context(socket.socket())
+        knocks = [stack.enter_context(socket.socket()) for _ in range(8)]
+        for knock in knocks:  # one fits the queue, the next ones show that it is full
             knock.setblocking(False)
             knock.connect_ex((host, port))
-        yield
+        yield frozenset(knock.getsockname()[1] for knock in knocks)
 
 
 class MakeStub(Protocol):

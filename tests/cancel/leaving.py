@@ -3,6 +3,7 @@
 import json
 import socket
 import struct
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -141,21 +142,20 @@ def head_seen(worker: Worker) -> bool:
 
 
 @contextmanager
-def unreachable(worker: Stub) -> Iterator[None]:
-    """Replace the stub with a socket that never accepts: connecting to it takes forever."""
+def unreachable(worker: Stub) -> Iterator[Callable[[], int]]:
+    """Replace the stub with a socket that never accepts: connecting to it takes forever.
+
+    Yield a function that returns how many connections to it are still being established.
+    """
     host, port = worker.url.removeprefix("http://").split(":")
     worker.stop()
-    with accepting_nobody(host, int(port)):
-        yield
+    with accepting_nobody(host, int(port)) as others:
+        yield lambda: len(_connecting(host, int(port)) - others)
 
 
-def connecting() -> int:
-    """The number of connections that this process, router included, is still establishing."""
-    syn_sent, found = 2, 0
-    for entry in Path("/proc/self/fd").iterdir():
-        with suppress(OSError):  # closed meanwhile, or not TCP
-            if str(entry.readlink()).startswith("socket:"):
-                with socket.fromfd(int(entry.name), socket.AF_INET, socket.SOCK_STREAM) as copy:
-                    state = copy.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
-                    found += state == syn_sent
-    return found
+def _connecting(host: str, port: int) -> set[int]:
+    """The local ports of connections that are being established to that address."""
+    address = int.from_bytes(socket.inet_aton(host), sys.byteorder)
+    remote, syn_sent = f"{address:08X}:{port:04X}", "02"
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()]
+    return {int(row[1].partition(":")[2], 16) for row in rows if row[2:4] == [remote, syn_sent]}

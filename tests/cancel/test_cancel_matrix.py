@@ -23,7 +23,6 @@ from tests.cancel.leaving import (
     assert_blameless,
     chat,
     close,
-    connecting,
     counted,
     everywhere,
     half_close,
@@ -53,8 +52,8 @@ class Stage:
         settings = {"limits": {"in_flight": 1}, "sagemaker": {"body": "16MiB"}, **PATIENT}
         self.router = Router({"pools": pools, **settings})
         stack.callback(self.router.stop)
-        stack.enter_context(unreachable(far))
-        self._connecting = connecting()
+        self.connecting = stack.enter_context(unreachable(far))
+        """Returns how many connections to the unreachable worker are being established."""
 
     def clean(self) -> None:
         """Count from zero again."""
@@ -81,11 +80,6 @@ class Stage:
         """How many requests wait in the queue."""
         return self.router.metric("warmroute_queue_length")
 
-    @property
-    def connecting(self) -> int:
-        """Pending attempts to connect to the unreachable worker."""
-        return connecting() - self._connecting
-
     def rests(self) -> bool:
         """Whether nothing is booked, queued or being connected to, and no connection is in use."""
         pools = self.router.door.fleet.pools
@@ -94,7 +88,7 @@ class Stage:
             and not self.waiting
             and not any(_placed(pool) for pool in pools)
             and not any(worker.upstream.in_use for worker in self.router.door.fleet.workers)
-            and self.connecting == 0
+            and not self.connecting()
         )
 
 
@@ -141,7 +135,7 @@ class Kind(NamedTuple):
 def while_connecting(stage: Stage, kind: Kind) -> socket:
     """Stop at the point where the worker has not accepted the connection."""
     client = kind.sent(stage, model="far")
-    until(lambda: stage.connecting == 1)
+    until(lambda: stage.connecting() == 1)
     return client
 
 

@@ -58,8 +58,9 @@ def test_not_ready_but_serving(stub: MakeStub, serve: Serve) -> None:
 
 def test_what_is_under_way_ends_well(stub: MakeStub, serve: Serve) -> None:
     """New connections are refused, idle ones closed, and every answer is completed."""
-    worker = stub([SSE + CHUNK, 1.5, CHUNK + b"0\r\n\r\n"])
-    slow = stub([1.5, JSON], model="slow")
+    gate = threading.Event()
+    worker = stub([SSE + CHUNK, gate.is_set, CHUNK + b"0\r\n\r\n"])
+    slow = stub([gate.is_set, JSON], model="slow")
     running = serve(worker.url, slow.url, shutdown={"delay": "0ms", "drain": "1h"})
     port = running.port()
     with (
@@ -72,6 +73,7 @@ def test_what_is_under_way_ends_well(stub: MakeStub, serve: Serve) -> None:
         running.process.send_signal(signal.SIGTERM)
         until(lambda: refuses(port))
         assert read_all(idle) == b""
+        gate.set()
         assert read_all(streaming).endswith(CHUNK + b"0\r\n\r\n")
         answer = read_all(waiting)
         assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
@@ -144,7 +146,7 @@ def balancer(url: str) -> Iterator[list[int]]:
             assert not thread.is_alive()
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_a_balancer_that_obeys_loses_nothing(stub: MakeStub, serve: Serve, processes: int) -> None:
     """Under full load until the process ends, no request fails."""
     script: list[Action] = [SSE + CHUNK, 0.02, CHUNK + b"0\r\n\r\n"]

@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import socket
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -103,10 +104,11 @@ def test_what_is_under_way_adds_up(stub: MakeStub, serve: Serve, stack: ExitStac
 
 def test_they_end_in_order(stub: MakeStub, serve: Serve) -> None:
     """All report not ready, streams are completed, the port is freed, and no process stays."""
+    gate = threading.Event()
     running = serve(
-        stub([SSE + CHUNK, 2.0, CHUNK + END]).url,
+        stub([SSE + CHUNK, gate.is_set, CHUNK + END]).url,
         args=THREE,
-        shutdown={"delay": "500ms", "drain": "1h"},
+        shutdown={"delay": "2s", "drain": "1h"},
     )
     url, port = running.url(), running.port()
     clients = [post(port, CHAT, BODY) for _ in range(9)]
@@ -117,6 +119,7 @@ def test_they_end_in_order(stub: MakeStub, serve: Serve) -> None:
     running.process.send_signal(signal.SIGTERM)
     until(lambda: httpx.get(url + "/health/ready").status_code == 503)
     until(lambda: refuses(port))
+    gate.set()
     for client in clients:
         with client:
             assert read_all(client).endswith(CHUNK + END)
@@ -127,11 +130,17 @@ def test_they_end_in_order(stub: MakeStub, serve: Serve) -> None:
 @pytest.mark.long
 def test_a_signal_to_all_of_them_is_one(stub: MakeStub, serve: Serve) -> None:
     """systemd signals every process: that counts as one signal, not as the second, which cuts."""
-    running = serve(stub([SSE + CHUNK, 2.0, CHUNK + END]).url, args=THREE, shutdown={"delay": "0s"})
-    with post(running.port(), CHAT, BODY) as client:
+    gate = threading.Event()
+    worker = stub([SSE + CHUNK, gate.is_set, CHUNK + END])
+    running = serve(worker.url, args=THREE, shutdown={"delay": "0s"})
+    port = running.port()
+    with post(port, CHAT, BODY) as client:
         assert client.recv(65536)
         for pid in (*children(running), running.process.pid):
             os.kill(pid, signal.SIGTERM)
+        until(lambda: refuses(port))
+        time.sleep(0.5)  # each has got all that were sent to it
+        gate.set()
         assert read_all(client).endswith(CHUNK + END)
         assert running.code() == 0
 
@@ -314,20 +323,45 @@ def test_no_port_of_others_is_shared(tmp_path: Path, shared: int) -> None:
     assert f"127.0.0.1:{shared}: Address already in use" in done.stderr
 
 
+def clients(running: Running, stack: ExitStack) -> list[httpx.Client]:
+    """Return a client with a connection to each of three processes, which it keeps."""
+    found: dict[str, httpx.Client] = {}
+    while len(found) < 3:
+        client = stack.enter_context(httpx.Client(base_url=running.url(), timeout=20))
+        before = by_process(running)
+        assert answered_by(client.post(CHAT, json=chat()))
+        until(lambda: by_process(running) != before)  # noqa: B023
+        (process,) = by_process(running) - before
+        found[process] = client
+    return list(found.values())
+
+
 @pytest.mark.long
-def test_a_conversation_finds_its_worker_from_any_process(stub: MakeStub, serve: Serve) -> None:
+def test_a_conversation_finds_its_worker_from_any_process(
+    stub: MakeStub, serve: Serve, stack: ExitStack
+) -> None:
     """Each turn comes on a new connection, which any process may get."""
     workers = [stub().url for _ in range(4)]
     running = serve(*workers, args=THREE, logs={"requests": True})
     url = running.url()
     talks = [chat(f"talk {number} " + f"{number} word " * 3_000) for number in range(10)]
     homes: list[set[str]] = [set() for _ in talks]
+    each = clients(running, stack)
+
+    def all_know() -> bool:
+        """Whether every process knows where each conversation was."""
+        return all(
+            client.post("/explain", json=talk).json()["workers"][0]["worker"] in home
+            for client in each
+            for talk, home in zip(talks, homes, strict=True)
+        )
+
     for _ in range(4):
         for talk, home in zip(talks, homes, strict=True):
             reply = httpx.post(url + CHAT, json=talk)
             home.add(answered_by(reply))
             talk["messages"].append({"role": "user", "content": "and then? " * 50})
-            time.sleep(0.05)  # as a client would, and longer than processes need to tell each other
+        until(all_know, 20)
     assert [len(home) for home in homes] == [1] * 10
     assert len(set.union(*homes)) == 4
     assert spread(running) == {"1", "2", "3"}

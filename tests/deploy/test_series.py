@@ -124,18 +124,6 @@ def test_what_is_up_or_down_alerts(exported: dict[str, set[str]]) -> None:
     assert [name for name in watched if not re.search(rf"\b{name}\b[^()]* == 0", ALERTS)] == []
 
 
-def kept(expression: str, exported: dict[str, set[str]]) -> set[str]:
-    """Return the labels that an expression's result has, whichever of its series they are from."""
-    if grouped := re.findall(r"by \(([^)]*)\)", expression):
-        return set.intersection(*({label.strip() for label in one.split(",")} for one in grouped))
-    names = NAME.findall(expression)
-    # (Recorded series have the pool alone; the last two are Prometheus's own.)
-    if not names:
-        return {"instance", "job"}
-    own = set.intersection(*(exported.get(name, {"pool"}) for name in names))
-    return own | ({"instance", "job"} if exported.keys() >= set(names) else set())
-
-
 @pytest.mark.parametrize("route", ROUTES)
 def test_prometheus_scrapes_the_services_of_compose(route: str) -> None:
     """The router by its key, the workers without; the rules are mounted beside."""

@@ -26,6 +26,7 @@ def workers(stub: MakeStub, status: int) -> list[Stub]:
     return [stub(says(status)), *(stub(SLOW) for _ in range(3))]
 
 
+@pytest.mark.usefixtures("backs_off")
 @pytest.mark.parametrize(
     ("strategy", "status"), [("prefixaware", 429), ("leastload", 429), ("prefixaware", 401)]
 )

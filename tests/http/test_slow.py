@@ -75,7 +75,7 @@ def test_bodies_that_stop(stub: MakeStub, route: MakeRouter) -> None:
 
 def test_a_body_that_comes_slowly(stub: MakeStub, route: MakeRouter) -> None:
     """`clients.body` limits the time between pieces of a body that does come, however long."""
-    router = route(stub().url, clients={"body": "1s"}, health=QUIET)
+    router = route(stub().url, clients={"body": "3s"}, health=QUIET)
     steady = {"steady": (_CHUNKS, b"400\r\n%b\r\n" % (b" " * 1024))}
     with (
         Crowd(router.port, steady, 5) as slow,
@@ -179,13 +179,15 @@ def test_a_whole_answer_that_is_not_read(stub: MakeStub, route: MakeRouter) -> N
 
 def test_connections_that_say_nothing(stub: MakeStub, route: MakeRouter) -> None:
     """They are closed in time: without an answer or with 408, or when idle after their answer."""
-    clients = {"header": "1s", "keepalive": "1s"}
+    clients = {"header": "3s", "keepalive": "1s"}
     router = route(stub().url, clients=clients, health=QUIET)
     sayings = {"nothing": (b"", b""), "an-empty-line": (b"\r\n", b""), "idle": (post(), b"")}
     with Crowd(router.port, sayings, MANY // 3) as crowd:
         meanwhile(router, crowd.over)
-        for answers in crowd.answers:
-            assert [answer.status for answer in answers.final] in ([], [408], [200])
+        said = crowd.statuses()
+    assert said["nothing"] == {()}
+    assert said["an-empty-line"] <= {(), (408,)}
+    assert said["idle"] == {(200,)}
 
 
 def test_too_many_connections(stub: MakeStub, route: MakeRouter) -> None:

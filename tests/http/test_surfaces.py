@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import httpx
@@ -61,9 +61,9 @@ def of_raw(data: bytes) -> tuple[int, str]:
     return anthropic(int(line.split()[1]), headers, body)
 
 
-@pytest.fixture(scope="module")
-def strict() -> Iterator[Router]:
-    """A router with a key, tight limits and little patience."""
+@contextmanager
+def limited(**settings: Any) -> Iterator[Router]:
+    """Start a router with a key and tight limits."""
     with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
         patch.setenv("DOOR_KEY", KEY)
         worker = Stub()
@@ -73,10 +73,24 @@ def strict() -> Iterator[Router]:
                 "workers": [worker.url],
                 "auth": {"keys": ["${DOOR_KEY}"]},
                 "limits": {"body": "1KiB", "url": "200B", "headers": "1KiB", "max_tokens": 100},
-                "clients": {"header": "500ms", "body": "500ms"},
+                **settings,
             }
         )
         stack.callback(made.stop)
+        yield made
+
+
+@pytest.fixture(scope="module")
+def strict() -> Iterator[Router]:
+    """A router with a key and tight limits."""
+    with limited() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def impatient() -> Iterator[Router]:
+    """The same, with little patience."""
+    with limited(clients={"header": "500ms", "body": "500ms"}) as made:
         yield made
 
 
@@ -98,10 +112,11 @@ REFUSED: dict[str, tuple[bytes, tuple[int, str]]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_head_or_a_body_that_is_refused(strict: Router, case: str) -> None:
+def test_a_head_or_a_body_that_is_refused(strict: Router, impatient: Router, case: str) -> None:
     """As soon as the path is known, an Anthropic client gets Anthropic's shape and type."""
     sent, expected = REFUSED[case]
-    with send(strict.port, sent.replace(b"%b", MESSAGES.encode(), 1)) as client:
+    router = impatient if expected[0] == 408 else strict
+    with send(router.port, sent.replace(b"%b", MESSAGES.encode(), 1)) as client:
         assert of_raw(read_all(client)) == expected
 
 

@@ -6,7 +6,6 @@ from contextlib import ExitStack
 import pytest
 
 from router.dispatch import preemption, scheduler
-from router.fleet import breaker
 from strategies.hold import stuck
 from tests.overload.hanging import Hurry
 from tests.support import MakeStub, Stub
@@ -22,12 +21,6 @@ def crowd(stack: ExitStack) -> ThreadPoolExecutor:
 def worker(stub: MakeStub) -> Stub:
     """A worker that never answers what it has been sent, until it is given another script."""
     return stub([lambda: False])
-
-
-@pytest.fixture
-def backs_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker that says that it is full is not asked again during the test."""
-    monkeypatch.setattr(breaker, "MIN_BACKOFF_S", 3600.0)
 
 
 @pytest.fixture

@@ -29,10 +29,10 @@ from tests.reload.changing import CHAT, chat
 from tests.support import MakeStub, post, read_all, send, until
 
 LAST = b"GET /health/live HTTP/1.1\r\nconnection: close\r\nhost: x\r\n\r\n"
-#: A healthy process answers several times as fast, even on a busy machine.
 BEAT_S = 0.25
 FOR_EVER = 1_000_000
-PATIENT = ChannelTimeouts(BEAT_S, silent=3, dead=FOR_EVER, start=FOR_EVER)
+#: A healthy process answers many times as fast, even on a busy machine.
+PATIENT = ChannelTimeouts(BEAT_S, silent=12, dead=FOR_EVER, start=FOR_EVER)
 
 Script = Callable[[Processes, int], Awaitable[None]]
 
@@ -130,7 +130,7 @@ def test_one_that_hangs_for_a_while(log: pytest.LogCaptureFixture, tmp_path: Pat
         await has(first, NEW)
         assert first.pid == hung
         silent, *_, back = said_of(hung, log)
-        assert "has not answered for 0.75s" in silent
+        assert f"has not answered for {PATIENT.silent_s:g}s" in silent
         assert back == f"process {hung} answers again"
 
     assert serving(script, settings()) == 0
@@ -142,7 +142,6 @@ def counted(text: bytes, name: str) -> float:
     return sum(one.value for family in families for one in family.samples if one.name == name)
 
 
-@pytest.mark.long
 def test_one_that_hangs_is_replaced(log: pytest.LogCaptureFixture, stub: MakeStub) -> None:
     """What it has counted still counts, others' answers do not wait for it, and its successor takes
     connections."""
@@ -166,13 +165,13 @@ def test_one_that_hangs_is_replaced(log: pytest.LogCaptureFixture, stub: MakeStu
         assert [counted(text, "warmroute_requests_total") for text in seen] == [20.0] * 3
         assert [counted(text, "warmroute_processes") for text in seen] == [2.0, 1.0, 2.0]
         assert [counted(text, "warmroute_processes_lost_total") for text in seen] == [0, 0, 1]
-        silent, dead = said_of(hung, log)
-        assert "has not answered for 0.75s" in silent
-        assert dead == f"process {hung} has not answered for 3s: killed"
+        *_, silent, dead = said_of(hung, log)
+        assert f"has not answered for {timeouts.silent_s:g}s" in silent
+        assert dead == f"process {hung} has not answered for {timeouts.dead_s:g}s: killed"
         assert log.text.count("a process ended unexpectedly (signal SIGKILL)") == 1
 
     stubbed = stub()
-    timeouts = ChannelTimeouts(BEAT_S, silent=3, dead=12)
+    timeouts = ChannelTimeouts(BEAT_S / 2, silent=8, dead=20)
     assert serving(script, settings(stubbed.url), timeouts) == 0
 
 
@@ -226,9 +225,9 @@ def test_one_that_will_not_end(log: pytest.LogCaptureFixture) -> None:
         os.kill(running.places[0].pid, signal.SIGSTOP)
         await becomes(running.places[0].hangs.is_set)
 
-    timeouts = ChannelTimeouts(BEAT_S, silent=3, dead=5)
+    timeouts = ChannelTimeouts(BEAT_S, silent=10, dead=12)
     assert serving(script, settings(), timeouts, grace_s=1.0) == 1
-    assert "has not answered for 0.75s" in log.text
+    assert f"has not answered for {timeouts.silent_s:g}s" in log.text
     assert "s: killed" not in log.text
 
 
@@ -236,7 +235,7 @@ def test_one_that_will_not_end(log: pytest.LogCaptureFixture) -> None:
 def test_one_that_has_ended_has_nothing_under_way(stub: MakeStub) -> None:
     """The others drop its requests at once, however long its successor takes to start."""
     worker, clients = stub(["stall"]), ExitStack()
-    texts = (f"{number} of " * 12_000 for number in count())
+    texts = (f"{number} of " * 36_000 for number in count())
 
     async def seen(running: Processes) -> tuple[int, float]:
         """Return the worker's requests in flight in the first process, and its wait there."""
@@ -251,6 +250,7 @@ def test_one_that_has_ended_has_nothing_under_way(stub: MakeStub) -> None:
     async def script(running: Processes, port: int) -> None:
         here = sent = 0
         while not 2 <= here <= sent - 2:  # the kernel decides which process gets a connection
+            assert sent < 64
             body = json.dumps(chat(next(texts), stream=True)).encode()
             clients.enter_context(post(port, CHAT, body))
             sent += 1
@@ -261,7 +261,7 @@ def test_one_that_has_ended_has_nothing_under_way(stub: MakeStub) -> None:
             here, before = now
             await asyncio.sleep(0.05)
         running.places[1].kill()
-        async with asyncio.timeout(1):  # much less than the prompts are believed to take
+        async with asyncio.timeout(5):  # much less than the prompts are believed to take
             while (await seen(running))[1] > before * (here + 1) / sent:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         clients.close()

@@ -9,7 +9,7 @@ import pytest
 
 from router.replicas.channel import Beats, Channel, ChannelTimeouts, Sign, watch
 
-PATIENCE = ChannelTimeouts(beat_s=0.05, silent=2, dead=5)
+PATIENCE = ChannelTimeouts(beat_s=0.2, silent=2, dead=5)
 
 
 def signs(answered: str) -> str:
@@ -94,7 +94,7 @@ def test_one_pause_is_one_beat() -> None:
     async def script(found: asyncio.Queue[Sign], close: Callable[[], object]) -> None:
         for _pause in range(2):
             await asyncio.sleep(PATIENCE.beat_s)
-            time.sleep(2 * PATIENCE.dead_s)  # noqa: ASYNC251 - both ends stand still
+            time.sleep(PATIENCE.dead_s + PATIENCE.beat_s)  # noqa: ASYNC251 - both ends stand still
         await asyncio.sleep(2 * PATIENCE.beat_s)
         assert found.empty()
         close()

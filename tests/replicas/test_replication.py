@@ -205,13 +205,13 @@ def test_a_sign_of_life_is_enough(wiring: Wiring) -> None:
             one.send()
             await until(lambda: (one.flying, peer.flying) == ([1, 0], [1, 0]))
             peer.letters.clear()
-            for _ in range(20):
-                await asyncio.sleep(0.02)
+            for _ in range(25):
+                await asyncio.sleep(0.1)
                 peer.write(0)
                 assert (one.flying, peer.read()) == ([1, 0], [])
             assert len(peer.letters) > 1  # it gives signs of life itself
 
-    play(wiring, 1, script, beat_s=0.02, silent_s=0.3)
+    play(wiring, 1, script, beat_s=0.1, silent_s=2.0)
 
 
 def test_what_was_written_to_one_before(wiring: Wiring) -> None:

@@ -1,12 +1,14 @@
 """A real redis-server process on a port of its own."""
 
+import os
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -25,12 +27,27 @@ def program() -> str:
     return found
 
 
+#: Ports that the kernel gives to no connection by itself, so that one stays free between two
+#: starts: so many for each of so many test processes that run in parallel.
+FIRST_PORT, PORTS, SHARES = 12_000, 300, 64
+_taken = count(os.getpid())
+
+
+def free_port() -> int:
+    """Return a free port that no test process beside this one is going to use."""
+    share = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % SHARES
+    for _ in range(PORTS):
+        port = FIRST_PORT + PORTS * share + next(_taken) % PORTS
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise RuntimeError("no port is free")
+
+
 class RedisServer:
     """Runs from `start` to `kill`, repeatedly if needed, on one port; it stores nothing on disk."""
 
     def __init__(self) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = int(free.getsockname()[1])
+        self.port = free_port()
         self.url = f"redis://127.0.0.1:{self.port}"
         self._process: subprocess.Popen[bytes] | None = None
 

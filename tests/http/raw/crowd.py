@@ -58,6 +58,13 @@ class Crowd:
         assert not any(answers.closed for answers in self.answers)
         return all(len(answers.final) == times for answers in self.answers)
 
+    def statuses(self) -> dict[str, set[tuple[int, ...]]]:
+        """Return what clients of each name were answered: the statuses, in order."""
+        found: dict[str, set[tuple[int, ...]]] = {}
+        for name, answers in zip(self._names, self.answers, strict=True):
+            found.setdefault(name, set()).add(tuple(answer.status for answer in answers.final))
+        return found
+
     def last(self) -> Iterator[tuple[str, Answer]]:
         """Yield each client's name and last answer, which must be complete."""
         for name, answers in zip(self._names, self.answers, strict=True):
