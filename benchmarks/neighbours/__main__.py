@@ -19,7 +19,7 @@ from benchmarks.harness.load import quantile_ms
 from benchmarks.harness.processes import NotReady, Stopped, child, memory_bytes
 from benchmarks.harness.router import Router, keying_router
 from benchmarks.harness.stub import StubSettings
-from benchmarks.neighbours.clients import Answers, ClientJob, send, send_nicely
+from benchmarks.neighbours.clients import ClientJob, ProbeAnswers, send, send_nicely
 from benchmarks.neighbours.requests import NEIGHBOURS
 from benchmarks.prompts.model import model_folder
 
@@ -113,7 +113,7 @@ def _row(
     neighbour.send(ClientJob(job.port, job.seconds + 0.5, job.name, job.at_once))
     time.sleep(0.25)
     beside = _small(probe, job.port, job.seconds)
-    answers: Answers = neighbour.recv()
+    answers: ProbeAnswers = neighbour.recv()
     return NeighbourRow(
         name=job.name,
         size=size,
@@ -129,7 +129,7 @@ def _row(
 
 def _small(probe: "Connection[Any, Any]", port: int, seconds: float) -> list[float]:
     probe.send(ClientJob(port, seconds, pause=REQUEST_INTERVAL_S))
-    answers: Answers = probe.recv()
+    answers: ProbeAnswers = probe.recv()
     if set(answers.statuses) != {200}:
         raise NotReady(f"the small requests got {answers.statuses}")
     return sorted(answers.seconds)

@@ -32,7 +32,7 @@ class ClientJob:
 
 
 @dataclass(slots=True)
-class Answers:
+class ProbeAnswers:
     """The result of a job."""
 
     seconds: "array[float]" = field(default_factory=lambda: array("d"))
@@ -64,8 +64,8 @@ def send_nicely(pipe: "Connection[Any, Any]") -> None:
     send(pipe, _NICENESS)
 
 
-async def _run(job: ClientJob, request: NeighbourRequest) -> Answers:
-    answers = Answers()
+async def _run(job: ClientJob, request: NeighbourRequest) -> ProbeAnswers:
+    answers = ProbeAnswers()
     end = time.perf_counter() + job.seconds
     head = (
         f"POST {request.path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
@@ -78,7 +78,7 @@ async def _run(job: ClientJob, request: NeighbourRequest) -> Answers:
 
 
 async def _connection(
-    job: ClientJob, head: bytes, body: bytes, end: float, answers: Answers
+    job: ClientJob, head: bytes, body: bytes, end: float, answers: ProbeAnswers
 ) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", job.port)
     due = time.perf_counter()

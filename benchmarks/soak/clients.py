@@ -18,9 +18,9 @@ from benchmarks.soak.judge import End, SoakTally
 from benchmarks.soak.requests import (
     LARGE_BYTES,
     SMALL_BYTES,
-    RequestSource,
     SoakConversation,
     SoakRequest,
+    SoakRequests,
     WantedAnswer,
 )
 
@@ -48,7 +48,7 @@ Visit = Callable[[], Awaitable[None]]
 class Clients:
     """The behaviour of clients; each public method is one client's visit from start to end."""
 
-    def __init__(self, port: int, source: RequestSource, tally: SoakTally) -> None:
+    def __init__(self, port: int, source: SoakRequests, tally: SoakTally) -> None:
         self._port = port
         self._source = source
         self._random = source.random
@@ -298,7 +298,7 @@ class LoadGenerator:
         """Clients started so far."""
         self.tally = SoakTally()
         self._random = Random(seed)
-        self._clients = Clients(port, RequestSource(Random(seed + 1)), self.tally)
+        self._clients = Clients(port, SoakRequests(Random(seed + 1)), self.tally)
         self._kinds = list(self._clients.kinds)
         self._weights = list(self._clients.kinds.values())
         self._visits: set[asyncio.Task[None]] = set()

@@ -127,7 +127,7 @@ class SoakRequest(NamedTuple):
         return [self.head(), self.body]
 
 
-class RequestSource:
+class SoakRequests:
     """Makes requests, each with its own number."""
 
     def __init__(self, random: Random) -> None:

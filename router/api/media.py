@@ -15,8 +15,18 @@ T = TypeVar("T")
 #: Anthropic. Any other type counts as an image.
 _WORDS = frozenset(
     (
-        *("text", "input_text", "output_text", "summary_text", "reasoning_text", "reasoning"),
-        *("refusal", "thinking", "redacted_thinking", "tool_use", "tool_result", "tool_reference"),
+        "text",
+        "input_text",
+        "output_text",
+        "summary_text",
+        "reasoning_text",
+        "reasoning",
+        "refusal",
+        "thinking",
+        "redacted_thinking",
+        "tool_use",
+        "tool_result",
+        "tool_reference",
     )
 )
 

@@ -15,13 +15,28 @@ from router.api.messages import MAX_ENTRIES, UNEXPECTED, Message, Unread, entrie
 
 #: Fields that make the engine see another prompt for the same text or tokens.
 BESIDE: Final = (
-    *("features", "content_parts", "image_data", "video_data", "audio_data", "input_embeds"),
-    *("images", "inputs", "mm_hashes", "session_params", "lora_path", "extra_key"),
+    "features",
+    "content_parts",
+    "image_data",
+    "video_data",
+    "audio_data",
+    "input_embeds",
+    "images",
+    "inputs",
+    "mm_hashes",
+    "session_params",
+    "lora_path",
+    "extra_key",
 )
 #: Those that hold images, sounds and the like, with names of other endpoints that have no prompt.
 _MEDIA: Final = (
-    *("content_parts", "image_data", "video_data", "audio_data"),
-    *("images", "audio", "videos"),
+    "content_parts",
+    "image_data",
+    "video_data",
+    "audio_data",
+    "images",
+    "audio",
+    "videos",
 )
 #: Where a prompt is, besides the names that OpenAI's requests have.
 _PROMPTS: Final = ("text", "input_ids", "token_ids", "texts")

@@ -51,10 +51,33 @@ class Lease:
     """One request on one worker: its booking, its progress and its outcome."""
 
     __slots__ = (
-        *("_began", "_begun_well", "_booking", "_first_byte_s", "_flaw", "_instead", "_mark"),
-        *("_moved", "_number", "_outcome", "_preempting", "_rescued", "_retries", "_rightly"),
-        *("_scheduler", "_suspected", "_tells", "_theirs", "_timeout", "booked_at", "choice"),
-        *("failure", "others", "preempted", "request", "status", "worker"),
+        "_began",
+        "_begun_well",
+        "_booking",
+        "_first_byte_s",
+        "_flaw",
+        "_instead",
+        "_mark",
+        "_moved",
+        "_number",
+        "_outcome",
+        "_preempting",
+        "_rescued",
+        "_retries",
+        "_rightly",
+        "_scheduler",
+        "_suspected",
+        "_tells",
+        "_theirs",
+        "_timeout",
+        "booked_at",
+        "choice",
+        "failure",
+        "others",
+        "preempted",
+        "request",
+        "status",
+        "worker",
     )
 
     def __init__(
@@ -339,7 +362,7 @@ class Lease:
         if self.preempted:
             return
         request, now = self.request, monotonic()
-        usage = _with_cached(usage, self.worker, request.endpoint.path)
+        usage = self.worker.with_cached(usage, request.endpoint.path)
         alone = not request.prompt.further  # of several prompts, all counts are sums
         if self.status:
             request.metrics.answered(self.worker.name, self.status)
@@ -468,18 +491,3 @@ class Lease:
         tiers = self._tiers(usage)
         loading = self.choice.loading if tiers is None else tiers
         return not (loading.l1 or loading.l2)
-
-
-def _with_cached(usage: Usage, worker: Worker, path: str) -> Usage:
-    """Add a missing 0: older vLLMs report cached tokens only if there are any.
-
-    Done once the worker has reported them on the same path. Source: vLLM 0.9,
-    `entrypoints/openai/serving_chat.py`.
-    """
-    tells = worker.tells_cached
-    if usage.cached is not None:
-        tells.add(path)
-        worker.reused |= usage.cached > 0
-    elif usage.prompt is not None and path in tells:
-        return usage._replace(cached=0)
-    return usage

@@ -36,7 +36,15 @@ class Attempts:
     """The candidates of one decision: those that are left, and what those asked have answered."""
 
     __slots__ = (
-        *("asked", "error", "final", "full", "lacking", "left", "others", "vanished", "without"),
+        "asked",
+        "error",
+        "final",
+        "full",
+        "lacking",
+        "left",
+        "others",
+        "vanished",
+        "without",
     )
 
     def __init__(self, candidates: int = 0, *, others: bool = False) -> None:

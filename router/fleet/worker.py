@@ -14,6 +14,7 @@ from typing import Any, Final
 from router.fleet.breaker import Backoff, Breaker
 from router.fleet.outliers import Doubt
 from router.upstream.pool import Upstream
+from router.upstream.usage import Usage
 from strategies.cost.load import Load
 from strategies.cost.prefill import Pace
 
@@ -231,6 +232,19 @@ class Worker:
         if self.gpu_tokens is None or self.kv_tokens is None:
             return self.gpu_tokens or self.kv_tokens
         return min(self.gpu_tokens, self.kv_tokens)
+
+    def with_cached(self, usage: Usage, path: str) -> Usage:
+        """Add a missing 0: older vLLMs report cached tokens only if there are any.
+
+        Done once it has reported them on the same path. Source: vLLM 0.9,
+        `entrypoints/openai/serving_chat.py`.
+        """
+        if usage.cached is not None:
+            self.tells_cached.add(path)
+            self.reused |= usage.cached > 0
+        elif usage.prompt is not None and path in self.tells_cached:
+            return usage._replace(cached=0)
+        return usage
 
     @property
     def keeps(self) -> bool:

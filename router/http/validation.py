@@ -37,8 +37,19 @@ class RequestHead:
     """
 
     __slots__ = (
-        *("_passing", "chunked", "codings", "expects", "headers", "identity", "keep", "method"),
-        *("named", "origin", "path", "query", "version"),
+        "_passing",
+        "chunked",
+        "codings",
+        "expects",
+        "headers",
+        "identity",
+        "keep",
+        "method",
+        "named",
+        "origin",
+        "path",
+        "query",
+        "version",
     )
 
     def __init__(

@@ -82,8 +82,15 @@ _HOLDS_MEDIA = (b'"image"', b'"document"', b"_url")
 
 #: Fields of a request that make prompts different even if their words are the same.
 _APART = (
-    *("chat_template", "chat_template_kwargs", "mm_processor_kwargs", "output_config"),
-    *("previous_response_id", "prompt_embeds", "reasoning", "reasoning_effort", "suffix"),
+    "chat_template",
+    "chat_template_kwargs",
+    "mm_processor_kwargs",
+    "output_config",
+    "previous_response_id",
+    "prompt_embeds",
+    "reasoning",
+    "reasoning_effort",
+    "suffix",
     "thinking",
 )
 

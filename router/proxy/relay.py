@@ -45,8 +45,16 @@ class Relay:
     """
 
     __slots__ = (
-        *("_endpoint", "_events", "_exchange", "_half", "_held"),
-        *("_last_begun", "_long", "_refusal", "_tail", "naming"),
+        "_endpoint",
+        "_events",
+        "_exchange",
+        "_half",
+        "_held",
+        "_last_begun",
+        "_long",
+        "_refusal",
+        "_tail",
+        "naming",
     )
 
     def __init__(self, endpoint: Endpoint, exchange: Exchange) -> None:

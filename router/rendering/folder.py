@@ -18,8 +18,14 @@ TOKENIZER = "tokenizer.json"
 MISTRAL = ("tekken.json", "tokenizer.model.v*")
 #: Tokenizers that the engine converts to a `tokenizer.json`: SentencePiece, tiktoken, older ones.
 OTHERS = (
-    *("tokenizer.model", "spiece.model", "sentencepiece.bpe.model"),
-    *("tiktoken.model", "*.tiktoken", "vocab.json", "merges.txt", "vocab.txt"),
+    "tokenizer.model",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "tiktoken.model",
+    "*.tiktoken",
+    "vocab.json",
+    "merges.txt",
+    "vocab.txt",
 )
 _CONFIG = "tokenizer_config.json"
 _MODEL = "config.json"
@@ -33,10 +39,19 @@ _OLDER_TEMPLATE = "chat_template.json"
 #: config/model.py, where it chooses the tokenizer's mode; and the Harmony models).
 _PROGRAMS = frozenset(
     (
-        *("gpt_oss", "deepseek_v32", "deepseek_v4", "deepseek_v41", "kimi_k3", "inkling"),
-        *("DeepseekV32ForCausalLM", "DeepseekV4ForCausalLM", "DeepseekV41ForCausalLM"),
-        *("DeepseekV4ForConditionalGeneration", "KimiK3ForConditionalGeneration"),
-        *("InklingForCausalLM", "InklingForConditionalGeneration"),
+        "gpt_oss",
+        "deepseek_v32",
+        "deepseek_v4",
+        "deepseek_v41",
+        "kimi_k3",
+        "inkling",
+        "DeepseekV32ForCausalLM",
+        "DeepseekV4ForCausalLM",
+        "DeepseekV41ForCausalLM",
+        "DeepseekV4ForConditionalGeneration",
+        "KimiK3ForConditionalGeneration",
+        "InklingForCausalLM",
+        "InklingForConditionalGeneration",
     )
 )
 #: Models that engines tokenize with a library of their own.

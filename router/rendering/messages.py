@@ -73,8 +73,16 @@ _KNOWN = frozenset(
 #: Fields that may make a part something other than text.
 _ELSE = frozenset(
     (
-        *("audio_embeds", "audio_url", "file", "image_embeds", "image_pil", "image_url"),
-        *("input_audio", "uuid", "video_embeds", "video_url"),
+        "audio_embeds",
+        "audio_url",
+        "file",
+        "image_embeds",
+        "image_pil",
+        "image_url",
+        "input_audio",
+        "uuid",
+        "video_embeds",
+        "video_url",
     )
 )
 #: The kind of a part that is a bare string.

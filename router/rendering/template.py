@@ -185,15 +185,30 @@ def _text(content: Json) -> str:
 #: only they can know.
 _REFUSED = frozenset(
     (
-        *("chat_template", "conversation", "conversations", "documents", "messages", "self"),
-        *("model_config", "return_assistant_tokens_mask", "tokenize", "tokenizer", "tools"),
+        "chat_template",
+        "conversation",
+        "conversations",
+        "documents",
+        "messages",
+        "self",
+        "model_config",
+        "return_assistant_tokens_mask",
+        "tokenize",
+        "tokenizer",
+        "tools",
     )
 )
 #: Keywords that engines use themselves: templates never see them.
 _SWALLOWED = frozenset(
     (
-        *("add_generation_prompt", "continue_final_message", "max_length", "padding"),
-        *("return_dict", "return_tensors", "tokenizer_kwargs", "truncation"),
+        "add_generation_prompt",
+        "continue_final_message",
+        "max_length",
+        "padding",
+        "return_dict",
+        "return_tensors",
+        "tokenizer_kwargs",
+        "truncation",
     )
 )
 

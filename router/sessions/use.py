@@ -53,8 +53,24 @@ class SessionUse:
     """A request that belongs to a session."""
 
     __slots__ = (
-        *("_before", "_begun", "_expected", "_first", "_sessions", "_tries", "_used", "_wanted"),
-        *("bound", "call", "counted", "expires", "id", "own", "owner", "state", "told", "undone"),
+        "_before",
+        "_begun",
+        "_expected",
+        "_first",
+        "_sessions",
+        "_tries",
+        "_used",
+        "_wanted",
+        "bound",
+        "call",
+        "counted",
+        "expires",
+        "id",
+        "own",
+        "owner",
+        "state",
+        "told",
+        "undone",
     )
 
     def __init__(self, sessions: "Sessions", key: str, wanted: Requirement, call: str = "") -> None:

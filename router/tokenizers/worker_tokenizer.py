@@ -50,7 +50,10 @@ _NOT_SERVED = frozenset((401, 403, 404, 405, 501))
 _REFUSED = frozenset((400, 422))
 #: Fields that `/tokenize` reads in the same way as a chat request does.
 _CHAT_PROMPT = (
-    *("messages", "tools", "add_generation_prompt", "continue_final_message"),
+    "messages",
+    "tools",
+    "add_generation_prompt",
+    "continue_final_message",
     "add_special_tokens",
 )
 
